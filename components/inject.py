@@ -1,0 +1,20 @@
+"""Kubeflow component of stages/inject.py."""
+
+from kfp import dsl
+
+from iar.components import component
+
+
+@component
+def inject(
+    run_file: str,
+    data: str,
+    base: str,
+    metrics: dsl.Output[dsl.Metrics],
+    summary: dsl.Output[dsl.Markdown],
+) -> str:
+    """Train theta_0 to reconstruct the documents: theta_I."""
+    from iar.services.task_process import run_component
+
+    inputs = {"data": data, "base": base}
+    return run_component("inject", run_file, inputs, metrics, summary)

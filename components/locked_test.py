@@ -1,0 +1,26 @@
+"""Kubeflow component of stages/locked_test.py."""
+
+from kfp import dsl
+
+from iar.components import component
+
+
+@component
+def locked_test(
+    run_file: str,
+    data: str,
+    selector: str,
+    base: str,
+    vanilla: str,
+    tuned: str,
+    candidates: list[str],
+    metrics: dsl.Output[dsl.Metrics],
+    summary: dsl.Output[dsl.Markdown],
+) -> str:
+    """Score the pick and the references once on the locked test questions."""
+    from iar.services.task_process import run_component
+
+    inputs = {
+        "data": data, "selector": selector, "base": base, "vanilla": vanilla, "tuned": tuned, "candidates": candidates,
+    }  # fmt: skip
+    return run_component("locked_test", run_file, inputs, metrics, summary)

@@ -1,0 +1,260 @@
+"""The run file: one strict YAML document, one section a stage. Every default lives here.
+
+An unknown key, a wrong type or a value out of range is refused with the line, the key, the value
+and the fix. Nothing changes a loaded run file.
+"""
+
+import re
+import warnings
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+
+from iar.methods.digest import canonical_json, digest_json
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(gt=0)]
+RuleName = Literal["rule:exact", "rule:token-f1", "rule:char-ngram"]
+
+
+class Section(BaseModel):
+    """A part of the run file: frozen, unknown keys refused, no silent conversion of types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Endpoint(Section):
+    """An OpenAI-compatible chat server. The key itself never stands in a run file."""
+
+    name: str = Field(min_length=1, description="Short name in votes and reports.")
+    base_url: str = Field(pattern=r"^https?://", description="Up to and without /chat/completions.")
+    model: str = Field(min_length=1, description="Model name as the server knows it.")
+    api_key_env: str = Field("", description="Environment variable that holds the API key; empty = no key.")
+    temperature: float = Field(0.0, ge=0, description="0: judges and teachers should repeat themselves.")
+    top_p: float = Field(1.0, gt=0, le=1)
+    max_tokens: Positive = Field(1024, description="Longest reply, in tokens.")
+    timeout_seconds: float = Field(120.0, gt=0, description="For one call.")
+    concurrency: Positive = Field(8, description="Calls in flight at once.")
+    max_attempts: Positive = Field(5, description="Tries of one call before it counts as failed.")
+
+
+def _branch(value: Any) -> str:
+    return "<server>" if isinstance(value, dict | Endpoint) else "<name>"
+
+
+# The discriminator keeps an error about a server's key from also being reported as "not a name".
+Teacher = Annotated[
+    Annotated[Literal["offline"], Tag("<name>")] | Annotated[Endpoint, Tag("<server>")], Discriminator(_branch)
+]
+Judge = Annotated[Annotated[RuleName, Tag("<name>")] | Annotated[Endpoint, Tag("<server>")], Discriminator(_branch)]
+
+
+class RunSection(Section):
+    """What this run is called, what makes it repeatable, and where it keeps its state."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$", description="Lower case letters, digits, dashes.")
+    seed: int = Field(17, ge=0, description="Seeds data order, splits, masks and bootstrap resamples.")
+    state: str = Field(".iar", description="Folder for artifacts, registry and logs; not part of the digest.")
+
+
+class ModelSection(Section):
+    """The instruct model theta_0."""
+
+    source: str = Field("smollm2-135m-instruct", min_length=1, description="Known name, folder, or hub id.")
+    revision: str = Field("main", description="Hub revision; a commit makes a hub model repeatable.")
+    digest: str = Field(
+        "", pattern=r"^([0-9a-f]{64})?$", description="Expected SHA-256 of the weights; empty = record only."
+    )
+    system_turn: str | None = Field(
+        None,
+        description="Text of the system turn in training and evaluation; null = what the template adds by itself.",
+    )
+
+
+class DocumentsSection(Section):
+    """The folder of documents (.txt .md .html .pdf), read recursively."""
+
+    path: str = Field(min_length=1, description="Relative to the working directory.")
+
+
+class QaBuildSection(Section):
+    """From documents to questions with reference answers, split by chunk."""
+
+    teacher: Teacher = Field("offline", description="Rule-based, or an LLM server.")
+    chunk_characters: int = Field(700, ge=100, description="Longest chunk; about one paragraph of prose.")
+    max_anchors: Positive = Field(8, description="K: at most this many anchors, hence questions, a chunk.")
+    validation_share: Share = Field(0.2, description="Share of chunks whose questions pick the candidate.")
+    test_share: Share = Field(0.3, description="Share of chunks whose questions stay locked until the pick.")
+    split_salt: str = Field("iar", description="Changes which chunks are held out, and nothing else.")
+
+    @model_validator(mode="after")
+    def _shares_leave_training_data(self) -> Self:
+        if self.validation_share + self.test_share >= 1:
+            raise ValueError(
+                f"validation_share {self.validation_share:g} + test_share {self.test_share:g} leaves nothing to "
+                "train on; make their sum smaller than 1"
+            )
+        return self
+
+
+class TrainingSection(Section):
+    """What every training stage sets. The defaults are the paper's, batch apart (method.md)."""
+
+    epochs: Positive = Field(3)
+    learning_rate: float = Field(5e-5, gt=0)
+    batch_size: Positive = Field(64, description="Rows an optimizer step, over all accumulation.")
+    micro_batch_tokens: Positive = Field(2048, description="Padded tokens in one forward pass; bounds memory.")
+    sequence_length: int = Field(
+        4096, ge=16, description="Longest row in tokens; longer documents are cut into windows."
+    )
+    warmup_share: Share = Field(0.05, description="Share of steps with a rising rate, then cosine to zero.")
+    compute_dtype: Literal["bfloat16", "float32"] = Field(
+        "bfloat16", description="Of forward and backward passes; master weights and optimizer state stay fp32."
+    )
+    weight_decay: float = Field(0.0, ge=0)
+    max_gradient_norm: float = Field(1.0, gt=0)
+    checkpoint_seconds: float = Field(120.0, gt=0, description="Time between restart points.")
+
+
+class InjectSection(TrainingSection):
+    """Stage 1: documents as instruction-conditioned reconstruction."""
+
+    recipe: str = Field("1:1:1", description="continuation:rewrite:instruction rows a document, whole numbers.")
+
+    @field_validator("recipe")
+    @classmethod
+    def _recipe_has_rows(cls, recipe: str) -> str:
+        if not re.fullmatch(r"\d{1,3}:\d{1,3}:\d{1,3}", recipe) or not any(map(int, recipe.split(":"))):
+            raise ValueError("must be three whole numbers that are not all zero, such as 1:1:2")
+        return recipe
+
+    @property
+    def weights(self) -> tuple[int, int, int]:
+        """Rows of (continuation, rewrite, instruction) for each document window."""
+        continuation, rewrite, instruction = map(int, self.recipe.split(":"))
+        return continuation, rewrite, instruction
+
+
+class AlignSection(TrainingSection):
+    """Stage 2: answer-only QA training; the vanilla reference is the same from theta_0."""
+
+
+class RecoverSection(Section):
+    """Stage 3: the fixed grid of 12 merges with theta_0. lambda is 1 for TIES and DARE."""
+
+    slerp_t: tuple[Share, ...] = Field((0.2, 0.3, 0.4), strict=False)
+    task_arithmetic_weight: tuple[Share, ...] = Field((0.3, 0.5, 0.7), strict=False)
+    ties_density: tuple[Share, ...] = Field((0.3, 0.5, 0.7), strict=False)
+    dare_drop: tuple[Annotated[float, Field(ge=0, lt=1)], ...] = Field((0.1, 0.3, 0.5), strict=False)
+
+    @field_validator("*")
+    @classmethod
+    def _values_differ(cls, values: tuple[float, ...]) -> tuple[float, ...]:
+        names = [f"{value:g}" for value in values]
+        if len(set(names)) < len(names):
+            raise ValueError("has a value twice; name each value once")
+        return values
+
+    @model_validator(mode="after")
+    def _grid_has_candidates(self) -> Self:
+        if not (self.slerp_t or self.task_arithmetic_weight or self.ties_density or self.dare_drop):
+            raise ValueError("every list is empty, so nothing would be merged; give at least one value")
+        return self
+
+
+class EvaluateSection(Section):
+    """The judge panel, the general suites and how replies are generated."""
+
+    judges: tuple[Judge, ...] = Field(
+        ("rule:exact", "rule:token-f1", "rule:char-ngram"),
+        min_length=3,
+        max_length=3,
+        strict=False,
+        description="Two always vote, the third only where they differ. Rule names or LLM servers.",
+    )
+    ifeval: str = Field("examples/probes/ifeval.jsonl", description="File, or hub id such as google/IFEval.")
+    mmlu: str = Field("examples/probes/mmlu.jsonl", description="File, or hub id such as cais/mmlu.")
+    msbench: str = Field("examples/probes/msbench.jsonl", description="File of open-ended prompts.")
+    domain_max_tokens: Positive = Field(40)
+    ifeval_max_tokens: Positive = Field(160)
+    mmlu_max_tokens: Positive = Field(16)
+    msbench_max_tokens: Positive = Field(128)
+    batch_size: Positive = Field(64, description="Replies generated at once.")
+    resamples: Positive = Field(2000, description="Bootstrap resamples behind every interval.")
+    allow_same_family: bool = Field(False, description="Allow an LLM judge of the candidate's own family.")
+
+    @field_validator("judges")
+    @classmethod
+    def _judges_differ(cls, judges: tuple[Judge, ...]) -> tuple[Judge, ...]:
+        names = [judge.name if isinstance(judge, Endpoint) else judge for judge in judges]
+        if len(set(names)) < len(names):
+            raise ValueError("names a judge twice; a panel needs three different judges, each with its own name")
+        return judges
+
+
+class SelectSection(Section):
+    """The selection rule."""
+
+    tolerance_points: float = Field(1.0, ge=0, description="tau, in percentage points.")
+
+
+class RegisterSection(Section):
+    """Where the pick is registered."""
+
+    # `model_name` is the word MLflow users know; pydantic would warn of its own `model_` prefix.
+    model_config = ConfigDict(protected_namespaces=())
+
+    model_name: str = Field("iar-demo", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    alias: str = Field("candidate", pattern=r"^[a-z][a-z0-9-]*$")
+    tracking_uri: str = Field("", description="MLflow server; empty = SQLite in the state folder.")
+    experiment: str = Field("iar")
+    registry_url: str = Field("", description="SQLAlchemy URL without a password; empty = SQLite in the state folder.")
+
+    @field_validator("registry_url", "tracking_uri")
+    @classmethod
+    def _no_password(cls, url: str) -> str:
+        if re.search(r"://[^/@\s]*:[^@\s]*@", url):
+            raise ValueError("must not hold a password; set PGPASSWORD or MLFLOW_TRACKING_PASSWORD instead")
+        return url
+
+
+class PlatformSection(Section):
+    """Where the stages run."""
+
+    backend: Literal["local", "kubeflow"] = Field("local")
+    candidate_shards: Annotated[int, Field(ge=1, le=12)] = Field(1, description="Parallel tasks over the candidates.")
+    image: str = Field("ghcr.io/example/iar-train:0.1.0", description="Image of the components on a cluster.")
+
+
+# Every class inherits a `register` method from ABCMeta; pydantic mistakes it for a parent's field.
+warnings.filterwarnings("ignore", message='Field name "register" in "RunFile" shadows')
+
+
+class RunFile(Section):
+    """A whole run. Sections left out take their defaults."""
+
+    run: RunSection
+    model: ModelSection = ModelSection()
+    documents: DocumentsSection
+    qa_build: QaBuildSection = QaBuildSection()
+    inject: InjectSection = InjectSection()
+    align: AlignSection = AlignSection()
+    recover: RecoverSection = RecoverSection()
+    evaluate: EvaluateSection = EvaluateSection()
+    select: SelectSection = SelectSection()
+    register: RegisterSection = RegisterSection()
+    platform: PlatformSection = PlatformSection()
+
+    def canonical(self) -> str:
+        """Return the canonical JSON text of this run file, defaults filled in."""
+        return canonical_json(self.model_dump(mode="json"))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 that identifies the run: of everything but the place of its state folder."""
+        return digest_json(self.model_dump(mode="json", exclude={"run": {"state"}}))
+
+    @property
+    def run_id(self) -> str:
+        """Readable identity: name and the first 10 digits of the digest."""
+        return f"{self.run.name}-{self.digest[:10]}"

@@ -1,0 +1,69 @@
+"""Token rows, their order in an epoch, and length-aware micro-batches."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from iar.records import Example, Reject
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    """One example as token ids; the loss falls on `token_ids[prompt_length:]` only."""
+
+    id: str
+    objective: str
+    token_ids: tuple[int, ...]
+    prompt_length: int
+
+    @property
+    def target_length(self) -> int:
+        """Number of trained tokens, the end-of-turn token included."""
+        return len(self.token_ids) - self.prompt_length
+
+
+def window_rows(
+    example: Example, prompt_ids: Sequence[int], target_ids: Sequence[int], end_id: int, sequence_length: int
+) -> list[TokenRow] | Reject:
+    """Return the rows of one example: one, or several windows where the target is longer than the sequence.
+
+    A later window keeps the prompt and goes on where the last one ended; only the last ends the turn.
+    Refused where the prompt leaves no room for at least one token beside the end of turn.
+    """
+    room = sequence_length - len(prompt_ids)
+    if room < 2:
+        return Reject("tokenise", example.id, f"prompt of {len(prompt_ids)} tokens fills the sequence", example.prompt)
+    if not target_ids:
+        return Reject("tokenise", example.id, "target has no tokens", example.prompt)
+    whole = [*target_ids, end_id]
+    pieces = [whole[start : start + room] for start in range(0, len(whole), room)]
+    return [TokenRow(example.id, example.objective, (*prompt_ids, *piece), len(prompt_ids)) for piece in pieces]
+
+
+def epoch_order(count: int, seed: int, epoch: int) -> list[int]:
+    """Return the order in which the rows are visited in one epoch."""
+    order = list(range(count))
+    random.Random(f"{seed}:{epoch}").shuffle(order)
+    return order
+
+
+def step_batches(
+    rows: Sequence[TokenRow], batch_size: int, seed: int, epochs: int
+) -> Iterator[tuple[int, list[TokenRow]]]:
+    """Yield (epoch, rows) for each optimizer step; the last step of an epoch may be short."""
+    for epoch in range(epochs):
+        order = epoch_order(len(rows), seed, epoch)
+        for start in range(0, len(order), batch_size):
+            yield epoch, [rows[index] for index in order[start : start + batch_size]]
+
+
+def micro_batches(rows: Sequence[TokenRow], max_tokens: int) -> Iterator[list[TokenRow]]:
+    """Split a step's rows into forward passes of at most `max_tokens` padded tokens (one row at least)."""
+    batch: list[TokenRow] = []
+    for row in sorted(rows, key=lambda row: len(row.token_ids)):
+        if batch and (len(batch) + 1) * len(row.token_ids) > max_tokens:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch

@@ -1,0 +1,27 @@
+"""Canonical JSON and SHA-256 digests: what identifies every record, file and stage."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+
+def canonical_json(value: Any) -> str:
+    """Return the one JSON text of `value`: sorted keys, no spaces, UTF-8 kept, NaN refused."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest_text(text: str) -> str:
+    """Return the lower-case hexadecimal SHA-256 of `text` in UTF-8."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_json(value: Any) -> str:
+    """Return the SHA-256 of the canonical JSON of `value`."""
+    return digest_text(canonical_json(value))
+
+
+def digest_file(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, read in blocks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

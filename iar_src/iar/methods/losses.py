@@ -1,0 +1,63 @@
+"""The per-example mean loss, computed on target positions only and a chunk of logits at a time."""
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+CHUNK_POSITIONS = 512
+
+
+class _TargetLoss(torch.autograd.Function):
+    """Weighted sum of cross entropies of `hidden_PD @ weight_VD.T`; the gradients are formed with the loss,
+    chunk by chunk, so that no more than CHUNK_POSITIONS x V logits exist at once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_PD: torch.Tensor,
+        weight_VD: torch.Tensor,
+        targets_P: torch.Tensor,
+        weights_P: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        nll_P = torch.empty(len(targets_P), dtype=torch.float32, device=hidden_PD.device)
+        hidden_grad_PD = torch.empty_like(hidden_PD)
+        weight_grad_VD = torch.zeros(weight_VD.shape, dtype=torch.float32, device=weight_VD.device)
+        for start in range(0, len(targets_P), CHUNK_POSITIONS):
+            chunk = slice(start, start + CHUNK_POSITIONS)
+            logits_CV = functional.linear(hidden_PD[chunk], weight_VD).float()
+            log_total_C = torch.logsumexp(logits_CV, dim=-1, keepdim=True)
+            target_C1 = targets_P[chunk, None]
+            nll_P[chunk] = (log_total_C - logits_CV.gather(1, target_C1)).squeeze(1)
+            grad_CV = logits_CV.sub_(log_total_C).exp_()
+            grad_CV.scatter_add_(1, target_C1, grad_CV.new_full(target_C1.shape, -1.0))
+            grad_CV = grad_CV.mul_(weights_P[chunk, None]).to(hidden_PD.dtype)
+            hidden_grad_PD[chunk] = grad_CV @ weight_VD
+            weight_grad_VD += grad_CV.t() @ hidden_PD[chunk]
+        ctx.save_for_backward(hidden_grad_PD, weight_grad_VD.to(weight_VD.dtype))
+        ctx.mark_non_differentiable(nll_P)
+        return (nll_P * weights_P).sum(), nll_P
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden_grad_PD, weight_grad_VD = ctx.saved_tensors
+        scale = grads[0]
+        return (
+            hidden_grad_PD * scale.to(hidden_grad_PD.dtype),
+            weight_grad_VD * scale.to(weight_grad_VD.dtype),
+            None,
+            None,
+        )
+
+
+def target_loss(
+    hidden_PD: torch.Tensor, weight_VD: torch.Tensor, targets_P: torch.Tensor, weights_P: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (sum of weight x negative log likelihood, the likelihoods in nats a position).
+
+    hidden_PD: the hidden states that predict the P target tokens; weight_VD: the output head;
+    targets_P: token ids; weights_P: fp32, `1 / (|y| x rows in the step)` for each target token, which makes
+    the sum over all micro-batches of a step the mean over examples of the mean over target tokens.
+    """
+    loss, nll_P = _TargetLoss.apply(hidden_PD, weight_VD, targets_P, weights_P)  # type: ignore[no-untyped-call]
+    return loss, nll_P

@@ -1,0 +1,205 @@
+"""Merge operators on one tensor pair, theta_0 (before training) and theta_1 (after), in fp32.
+
+SLERP (Shoemake 1985), Task Arithmetic (Ilharco et al. 2212.04089), TIES (Yadav et al. 2306.01708) and DARE
+(Yu et al. 2311.03099), with lambda = 1. Each operator is elementwise once a few statistics of the whole pair are
+known, so a large tensor is merged block by block and gives the same bits as the tensor at once.
+
+Tensors may have any shape; the two of a pair have the same one and may be of any float dtype. Products and sums
+are separate operations, never fused: bits do not depend on the machine's vector unit or number of threads.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.functional import hardshrink
+
+from iar.methods.merge_grid import Recipe
+
+BLOCK_ELEMENTS = 1 << 16  # 256 KiB in fp32: the dozen temporaries of a block stay in the processor's cache
+SMALLEST_NORM = 1e-8
+COLLINEAR_COSINE = 0.9995  # beyond it, either sign, the arc is a line (the same bound as mergekit's)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which elements a trim keeps: |delta| > value, and those equal to it at a flat index below `ties_before`."""
+
+    value: float
+    ties_before: int = 0
+
+
+KEEP_ALL = Cut(-1.0)
+KEEP_NONE = Cut(math.inf)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A slice of a flattened tensor pair in fp32; `uniform` holds one draw from [0, 1) for each element."""
+
+    start: int
+    theta_0: torch.Tensor
+    theta_1: torch.Tensor
+    delta: torch.Tensor
+    uniform: torch.Tensor
+
+
+@dataclass(frozen=True)
+class PairStatistics:
+    """What the operators need to know of a whole tensor pair: SLERP its cosine, TIES a cut for each density."""
+
+    cosine: float
+    cuts: dict[float, Cut]
+
+
+def slerp(theta_0: torch.Tensor, theta_1: torch.Tensor, t: float) -> torch.Tensor:
+    """Return the point at share `t` of the arc from theta_0 to theta_1, both seen as one flat vector."""
+    weight_0, weight_1 = slerp_weights(cosine(theta_0, theta_1), t)
+    return theta_0.float() * weight_0 + theta_1.float() * weight_1
+
+
+def task_arithmetic(theta_0: torch.Tensor, theta_1: torch.Tensor, weight: float) -> torch.Tensor:
+    """Return theta_0 + weight * (theta_1 - theta_0)."""
+    return theta_0.float() + (theta_1.float() - theta_0.float()) * weight
+
+
+def ties(theta_0: torch.Tensor, theta_1: torch.Tensor, density: float) -> torch.Tensor:
+    """Return theta_0 plus the `density` share of largest changes.
+
+    With a single task vector the sign election elects each sign it sees, and the disjoint mean divides by one.
+    """
+    cut = trim_cuts(theta_0, theta_1, [density])[density]
+    return theta_0.float() + trim(theta_1.float() - theta_0.float(), cut)
+
+
+def dare(theta_0: torch.Tensor, theta_1: torch.Tensor, drop: float, seed: int, name: str) -> torch.Tensor:
+    """Return theta_0 plus the change with a random share `drop` of it set to zero and the rest scaled up."""
+    uniform = torch.from_numpy(uniform_draws(seed, name).random(theta_0.numel(), dtype=np.float32))
+    return theta_0.float() + drop_and_rescale(theta_1.float() - theta_0.float(), drop, uniform)
+
+
+def cosine(theta_0: torch.Tensor, theta_1: torch.Tensor) -> float:
+    """Return the cosine between two tensors seen as flat vectors, summed in fp64; a zero vector counts as length 1."""
+    square_0 = square_1 = product = 0.0
+    for _, first, second in paired_blocks(theta_0, theta_1):
+        first, second = first.double(), second.double()
+        square_0 += float(first @ first)
+        square_1 += float(second @ second)
+        product += float(first @ second)
+    norm_0, norm_1 = math.sqrt(square_0), math.sqrt(square_1)
+    scale = (norm_0 if norm_0 > SMALLEST_NORM else 1.0) * (norm_1 if norm_1 > SMALLEST_NORM else 1.0)
+    return max(-1.0, min(1.0, product / scale))
+
+
+def slerp_weights(cosine: float, t: float) -> tuple[float, float]:
+    """Return the weights of theta_0 and theta_1 at share `t` of an arc; of a line where they are (anti)parallel."""
+    if abs(cosine) > COLLINEAR_COSINE:
+        return 1 - t, t
+    angle = math.acos(cosine)
+    return math.sin((1 - t) * angle) / math.sin(angle), math.sin(t * angle) / math.sin(angle)
+
+
+def kept_elements(size: int, density: float) -> int:
+    """Return how many of `size` elements a trim to `density` keeps: rounded down, but one at least."""
+    if density <= 0 or size == 0:
+        return 0
+    return size if density >= 1 else max(1, int(density * size))
+
+
+def trim_cuts(theta_0: torch.Tensor, theta_1: torch.Tensor, densities: Collection[float]) -> dict[float, Cut]:
+    """Return for each density the cut that keeps exactly `kept_elements` of the largest |theta_1 - theta_0|.
+
+    Of equal elements at the cut those with the lower flat index stay. One selection serves all densities: a lower
+    density looks only at what a higher one kept. Holds one fp32 copy of the tensor.
+    """
+    magnitudes = np.empty(theta_0.numel() if densities else 0, dtype=np.float32)
+    for start, first, second in paired_blocks(theta_0, theta_1) if densities else ():
+        torch.sub(second, first, out=torch.from_numpy(magnitudes[start : start + len(first)])).abs_()
+    cuts, floor = {}, 0
+    for density in sorted(densities, reverse=True):
+        kept = kept_elements(len(magnitudes), density)
+        if kept in (0, len(magnitudes)):
+            cuts[density] = KEEP_ALL if kept else KEEP_NONE
+            continue
+        place = len(magnitudes) - kept
+        magnitudes[floor:].partition(place - floor)
+        cuts[density] = _cut_at(magnitudes, place, theta_0, theta_1)
+        floor = place
+    return cuts
+
+
+def _cut_at(magnitudes: np.ndarray, place: int, theta_0: torch.Tensor, theta_1: torch.Tensor) -> Cut:
+    value = magnitudes[place]
+    ties_kept = int(np.count_nonzero(magnitudes[place:] == value))
+    # at value 0 the ties are unchanged elements, so which of them stay is the same
+    if value == 0 or not np.any(magnitudes[:place] == value):
+        return Cut(float(value), len(magnitudes))
+    for start, first, second in paired_blocks(theta_0, theta_1):
+        places = torch.nonzero((second - first).abs_() == float(value)).flatten()
+        if len(places) >= ties_kept:
+            return Cut(float(value), start + int(places[ties_kept - 1]) + 1)
+        ties_kept -= len(places)
+    raise AssertionError("a counted tie was not found again")
+
+
+def trim(delta: torch.Tensor, cut: Cut, start: int = 0) -> torch.Tensor:
+    """Return fp32 `delta` with the elements outside `cut` set to zero; its first element has flat index `start`."""
+    flat = delta.reshape(-1)
+    split = min(max(cut.ties_before - start, 0), len(flat))
+    just_below = float(np.nextafter(np.float32(cut.value), np.float32(-np.inf)))
+    parts = [hardshrink(flat[:split], just_below), hardshrink(flat[split:], cut.value)]
+    parts = [part for part in parts if len(part)]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts or [flat])).reshape(delta.shape)
+
+
+def uniform_draws(seed: int, name: str) -> np.random.Generator:
+    """Return the generator of tensor `name`: the same draws however many tensors, drop rates or blocks there are."""
+    key = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(key, "big")))
+
+
+def drop_and_rescale(delta: torch.Tensor, drop: float, uniform: torch.Tensor) -> torch.Tensor:
+    """Return fp32 `delta`, zero where the uniform draw is below `drop`, the rest times 1 / (1 - drop)."""
+    return delta * (uniform.reshape(delta.shape) >= drop) * (1 / (1 - drop))
+
+
+def paired_blocks(theta_0: torch.Tensor, theta_1: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """Yield (flat start index, theta_0 slice, theta_1 slice), flat and in fp32."""
+    flat_0, flat_1 = theta_0.reshape(-1), theta_1.reshape(-1)
+    for start in range(0, len(flat_0), BLOCK_ELEMENTS):
+        stop = start + BLOCK_ELEMENTS
+        yield start, flat_0[start:stop].float(), flat_1[start:stop].float()
+
+
+def blocks(theta_0: torch.Tensor, theta_1: torch.Tensor, recipes: Sequence[Recipe], name: str) -> Iterator[Block]:
+    """Yield the blocks of tensor pair `name`, each with the draws of the recipes' one seed."""
+    seeds = {recipe.seed for recipe in recipes if recipe.operator == "dare"}
+    if len(seeds) > 1:
+        raise ValueError(f"one draw serves all drop rates, so the recipes need one seed, not {sorted(seeds)}")
+    draws = uniform_draws(seeds.pop(), name) if seeds else None
+    for start, first, second in paired_blocks(theta_0, theta_1):
+        uniform = torch.from_numpy(draws.random(len(first), dtype=np.float32)) if draws else first[:0]
+        yield Block(start, first, second, second - first, uniform)
+
+
+def pair_statistics(theta_0: torch.Tensor, theta_1: torch.Tensor, recipes: Sequence[Recipe]) -> PairStatistics:
+    """Return the statistics of a tensor pair that the operators of `recipes` need; the others are left empty."""
+    densities = [recipe.value for recipe in recipes if recipe.operator == "ties"]
+    angle_needed = any(recipe.operator == "slerp" for recipe in recipes)
+    return PairStatistics(cosine(theta_0, theta_1) if angle_needed else 1.0, trim_cuts(theta_0, theta_1, densities))
+
+
+# An operator on one block: (block, statistics of the whole pair, value of the hyper-parameter) -> merged block.
+OPERATORS: dict[str, Callable[[Block, PairStatistics, float], torch.Tensor]] = {
+    "slerp": lambda block, pair, t: _weighted_sum(block, *slerp_weights(pair.cosine, t)),
+    "task_arithmetic": lambda block, pair, weight: block.delta * weight + block.theta_0,
+    "ties": lambda block, pair, density: trim(block.delta, pair.cuts[density], block.start) + block.theta_0,
+    "dare": lambda block, pair, drop: drop_and_rescale(block.delta, drop, block.uniform) + block.theta_0,
+}
+
+
+def _weighted_sum(block: Block, weight_0: float, weight_1: float) -> torch.Tensor:
+    return block.theta_0 * weight_0 + block.theta_1 * weight_1

@@ -1,0 +1,154 @@
+"""Splits by chunk, and the removal of questions that two splits share.
+
+A leak these rules cannot see: the same fact stated in two documents (or in two chunks of one) may be
+asked of one in training and of the other in the test. The wording differs, so no overlap shows it.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from iar.methods.digest import digest_text
+from iar.methods.textnorm import character_ngrams, jaccard, normalise, word_ngrams
+from iar.records import Chunk, QAPair, Reject
+
+SPLITS = ("train", "validation", "test")
+NEAR_DUPLICATE = 0.8
+OVERLAP_SHARE = 0.5
+# Who keeps a shared question: the locked test first, then validation.
+_PRIORITY = {"test": 0, "validation": 1, "train": 2}
+
+
+def _unit_hash(text: str) -> float:
+    """Return a number in [0, 1) that depends on `text` only."""
+    return int(digest_text(text)[:13], 16) / 16**13
+
+
+def assign_splits(chunks: Sequence[Chunk], validation_share: float, test_share: float, salt: str) -> dict[str, str]:
+    """Return the split of each chunk id.
+
+    Systematic sampling within a document: its chunks, ranked by salted hash, stand at equal steps on
+    [0, 1) from a hashed offset; [0, test) is test, then validation, then train. So each document gets
+    the shares rounded up or down, all documents together get them on average, and no other document
+    changes the outcome.
+    A document of two chunks or more keeps at least one in train.
+    """
+    by_document: dict[str, list[str]] = defaultdict(list)
+    for chunk in chunks:
+        by_document[chunk.document_id].append(chunk.id)
+    split_of: dict[str, str] = {}
+    for document_id, chunk_ids in by_document.items():
+        ranked = sorted(chunk_ids, key=lambda chunk_id: digest_text(f"{salt}/{chunk_id}"))
+        offset = _unit_hash(f"{salt}/{document_id}")
+        splits = [_split_at((rank + offset) / len(ranked), validation_share, test_share) for rank in range(len(ranked))]
+        if len(splits) > 1 and "train" not in splits:
+            splits[-1] = "train"
+        split_of.update(zip(ranked, splits, strict=True))
+    return split_of
+
+
+def _split_at(position: float, validation_share: float, test_share: float) -> str:
+    if position < test_share:
+        return "test"
+    return "validation" if position < test_share + validation_share else "train"
+
+
+def with_splits(pairs: Iterable[QAPair], split_of: dict[str, str]) -> list[QAPair]:
+    """Return the pairs with the split of their chunk."""
+    return [replace(pair, split=split_of[pair.chunk_id]) for pair in pairs]
+
+
+def _keepers_first(pairs: Sequence[QAPair]) -> list[QAPair]:
+    return sorted(pairs, key=lambda pair: _PRIORITY[pair.split])
+
+
+def deduplicate(pairs: Sequence[QAPair]) -> tuple[list[QAPair], list[Reject]]:
+    """Drop questions equal after normalisation, and near-duplicates of another split's question.
+
+    Near is a Jaccard similarity of character 5-grams of at least 0.8. Train gives way to validation,
+    validation to test. Order is kept; each reject names the pair that stayed.
+    """
+    rejects = []
+    first_with: dict[str, QAPair] = {}
+    index = _NearIndex(pair.question for pair in pairs)
+    kept: list[int] = []
+    for place in sorted(range(len(pairs)), key=lambda place: _PRIORITY[pairs[place].split]):
+        pair, folded = pairs[place], normalise(pairs[place].question)
+        near = (pairs[other] for other in index.similar(place) if pairs[other].split != pair.split)
+        if folded in first_with:
+            rejects.append(_reject("deduplicated", pair, "duplicate question", first_with[folded]))
+        elif twin := next(near, None):
+            rejects.append(_reject("deduplicated", pair, "near-duplicate in another split", twin))
+        else:
+            first_with[folded] = pair
+            kept.append(place)
+            index.add(place)
+    return [pairs[place] for place in sorted(kept)], rejects
+
+
+class _NearIndex:
+    """Finds near-duplicates among added texts without comparing all pairs (prefix filtering, Bayardo et al. 2007).
+
+    Two sets with a Jaccard similarity of at least t share one of the first n - ceil(t n) + 1 elements of
+    each, where all sets are sorted by one order; the rarest n-grams first keep the lists short.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._sets = [character_ngrams(text) for text in texts]
+        frequency = Counter(ngram for ngrams in self._sets for ngram in ngrams)
+        self._prefixes = [
+            sorted(ngrams, key=lambda ngram: (frequency[ngram], ngram))[
+                : len(ngrams) - math.ceil(NEAR_DUPLICATE * len(ngrams)) + 1
+            ]
+            for ngrams in self._sets
+        ]
+        self._places: dict[str, list[int]] = defaultdict(list)
+
+    def add(self, place: int) -> None:
+        """Add text number `place` to those that are found."""
+        for ngram in self._prefixes[place]:
+            self._places[ngram].append(place)
+
+    def similar(self, place: int) -> Iterator[int]:
+        """Yield the added texts that are near-duplicates of text number `place`, in their order."""
+        candidates = sorted({other for ngram in self._prefixes[place] for other in self._places[ngram]})
+        return (other for other in candidates if jaccard(self._sets[place], self._sets[other]) >= NEAR_DUPLICATE)
+
+
+def decontaminate(pairs: Sequence[QAPair]) -> tuple[list[QAPair], list[Reject]]:
+    """Drop training pairs whose question leaks one of validation or test.
+
+    A leak is equality after normalisation, whatever the length, or at least half of the question's word 8-grams
+    standing in one held-out question.
+    """
+    held_out = [pair for pair in _keepers_first(pairs) if pair.split != "train"]
+    equal_to = {normalise(pair.question): pair for pair in reversed(held_out)}
+    holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for index, pair in enumerate(held_out):
+        for ngram in word_ngrams(pair.question):
+            holders[ngram].append(index)
+    kept, rejects = [], []
+    for pair in pairs:
+        twin = equal_to.get(normalise(pair.question)) if pair.split == "train" else None
+        overlapping = _most_overlapping(pair, holders) if pair.split == "train" else None
+        if twin:
+            rejects.append(_reject("decontaminated", pair, "equal to a held-out question", twin))
+        elif overlapping is not None:
+            reason = "half its 8-grams in a held-out question"
+            rejects.append(_reject("decontaminated", pair, reason, held_out[overlapping]))
+        else:
+            kept.append(pair)
+    return kept, rejects
+
+
+def _most_overlapping(pair: QAPair, holders: dict[tuple[str, ...], list[int]]) -> int | None:
+    """Return the index of the held-out question that holds most of the pair's 8-grams, if at least half."""
+    ngrams = word_ngrams(pair.question)
+    shared = Counter(index for ngram in ngrams for index in holders.get(ngram, ()))
+    worst = max(shared, key=lambda index: (shared[index], -index), default=None)
+    return worst if worst is not None and shared[worst] >= OVERLAP_SHARE * len(ngrams) else None
+
+
+def _reject(step: str, pair: QAPair, reason: str, counterpart: QAPair) -> Reject:
+    return Reject(step, pair.id, f"{reason} ({pair.split})", pair.question, counterpart.id)

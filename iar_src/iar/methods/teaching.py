@@ -1,0 +1,55 @@
+"""What every teacher hands back, rule-based or LLM: the records of the six steps and what they dropped."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from iar.records import Anchor, Chunk, Document, FunnelStep, QAPair, Reject, Skeleton
+
+QUESTION_TYPES = (
+    "fact_extraction",
+    "mechanism_explanation",
+    "design_motivation",
+    "conditions_and_constraints",
+    "limitations_and_tradeoffs",
+    "comparison_and_relation",
+)
+
+
+@dataclass(frozen=True)
+class TeacherOutput:
+    """A teacher's work over all chunks.
+
+    `pairs` have an empty `split`; it is set after deduplication. `funnel` holds the teacher's own
+    steps in order (anchors, applicable, questions, verified, answered).
+    """
+
+    anchors: list[Anchor]
+    pairs: list[QAPair]
+    skeletons: list[Skeleton]
+    rejects: list[Reject]
+    funnel: list[FunnelStep]
+
+
+class Teacher(Protocol):
+    """What the QA build needs of a teacher."""
+
+    name: str
+
+    def build(
+        self,
+        documents: Sequence[Document],
+        chunks: Sequence[Chunk],
+        anchors_per_chunk: int,
+        seed: int,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> TeacherOutput:
+        """Return everything made of `chunks`, at most so many anchors a chunk, and everything dropped."""
+        ...
+
+
+def funnel_step(step: str, unit: str, kept: int, rejects: Iterable[Reject]) -> FunnelStep:
+    """Return the step's account: what was kept, and what `rejects` of this very step dropped by reason."""
+    dropped = Counter(reject.reason for reject in rejects if reject.step == step)
+    return FunnelStep(step, unit, kept + dropped.total(), kept, dict(sorted(dropped.items())))

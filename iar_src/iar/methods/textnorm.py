@@ -1,0 +1,115 @@
+"""Text measures shared by chunking, anchors, questions and deduplication; offsets in code points."""
+
+import re
+import unicodedata
+
+import regex
+
+from iar.methods.lexicon import ABBREVIATIONS
+
+_WIDE = r"\p{Han}\p{Hiragana}\p{Katakana}"
+_WORD = regex.compile(rf"[{_WIDE}]|[^\W{_WIDE}]+(?:[-'’.,][^\W{_WIDE}]+)*", flags=regex.V1)
+_CLOSERS = "\"'”’»)\\]」』》）"
+_SENTENCE_END = regex.compile(rf"[.!?…؟۔][{_CLOSERS}]*(?=\s|$)|[。！？｡।][{_CLOSERS}]*|\n+")
+_BULLET = re.compile(r"\s*(?:[-*+•·–]|\d{1,2}[.)])\s+")
+
+
+def count_words(text: str) -> int:
+    """Return the number of words; each Han or kana character counts as one."""
+    return sum(1 for _ in _WORD.finditer(text))
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of `text` after compatibility normalisation and case folding."""
+    return [match.group() for match in _WORD.finditer(unicodedata.normalize("NFKC", text).casefold())]
+
+
+def normalise(text: str) -> str:
+    """Return `text` as its folded words with single spaces: equal for texts that differ in form only."""
+    return " ".join(words_of(text))
+
+
+def character_ngrams(text: str, size: int = 5) -> frozenset[str]:
+    """Return the character n-grams of the normalised text; a shorter text is its own only n-gram."""
+    folded = normalise(text)
+    return frozenset(folded[i : i + size] for i in range(max(1, len(folded) - size + 1)))
+
+
+def word_ngrams(text: str, size: int = 8) -> frozenset[tuple[str, ...]]:
+    """Return the word n-grams of `text`; empty where it has fewer than `size` words."""
+    words = words_of(text)
+    return frozenset(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
+
+
+def jaccard(left: frozenset[str], right: frozenset[str]) -> float:
+    """Return |left and right| / |left or right|, 1.0 for two empty sets."""
+    union = len(left | right)
+    return len(left & right) / union if union else 1.0
+
+
+def grapheme_boundary(text: str, position: int) -> int:
+    """Return the last boundary between graphemes at or before `position`."""
+    if position >= len(text):
+        return len(text)
+    # Looking back over a short window is enough: no natural grapheme is longer.
+    start = max(0, position - 32)
+    boundary = start
+    for match in regex.finditer(r"\X", text, pos=start, endpos=min(len(text), position + 32)):
+        if match.start() > position:
+            break
+        boundary = match.start()
+    return boundary
+
+
+def trim(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return the span without white space at its ends."""
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return start, end
+
+
+def after_bullet(text: str, start: int, end: int) -> int:
+    """Return `start`, or the offset after a list marker that stands there."""
+    match = _BULLET.match(text, start, end)
+    return match.end() if match else start
+
+
+def _ends_sentence(text: str, match: "regex.Match[str]") -> bool:
+    """Tell a sentence end from a full stop after an abbreviation, an initial or a list number."""
+    if match.group()[0] != ".":
+        return True
+    rest = text[match.end() :].lstrip()
+    # "3. Oktober 1911" goes on after its ordinal.
+    is_ordinal = re.match(r"[^\W\d_]+ \d{4}\b", rest) and text[match.start() - 1].isdigit()
+    if rest and (rest[0].islower() or is_ordinal):
+        return False
+    before = re.split(r"[\s(\"“]", text[max(0, match.start() - 24) : match.start()])[-1]
+    plain = before.replace(".", "").casefold()
+    is_initial = len(before) == 1 and before.isupper()
+    is_list_number = before.isdigit() and text[: match.start() - len(before)].rstrip(" ")[-1:] in ("", "\n")
+    return not (is_initial or is_list_number or plain in ABBREVIATIONS)
+
+
+def sentence_spans(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Return the trimmed spans of the sentences in text[start:end]; a line break always ends one."""
+    spans = []
+    begin = start
+    for match in _SENTENCE_END.finditer(text, start, end):
+        if _ends_sentence(text, match):
+            spans.append(trim(text, begin, match.end()))
+            begin = match.end()
+    spans.append(trim(text, begin, end))
+    return [span for span in spans if span[0] < span[1]]
+
+
+def is_heading(line: str) -> bool:
+    """Tell whether a paragraph reads as a heading: one short line with no end of sentence, no list item."""
+    return (
+        0 < len(line) <= 80
+        and "\n" not in line
+        and " | " not in line
+        and not re.search(r"[.!?:;,。！？：；，…][\"'”’)]*$", line)
+        and not _BULLET.match(line)
+    )

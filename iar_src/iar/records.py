@@ -1,0 +1,302 @@
+"""The nouns that cross stages: small frozen records, stored as one JSON object a line."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from iar.errors import PermanentError
+
+
+@dataclass(frozen=True)
+class Document:
+    """One source file as text. `id` comes from content and path; `text` is what offsets refer to."""
+
+    id: str
+    title: str
+    text: str
+    source: str
+    media_type: str
+    source_digest: str
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A slice of a document: `document.text[start:end] == text`."""
+
+    id: str
+    document_id: str
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A citable object of a chunk; `start` and `end` are offsets in the document's text."""
+
+    chunk_id: str
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class QAPair:
+    """A question with its reference answer. `split` is train, validation or test."""
+
+    id: str
+    document_id: str
+    chunk_id: str
+    split: str
+    question_type: str
+    question: str
+    answer: str
+    aliases: tuple[str, ...]
+    anchor: str
+    teacher: str
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """What a rewrite row shows of a document: outline, key terms and first clauses, or a summary."""
+
+    document_id: str
+    text: str
+    teacher: str
+
+
+@dataclass(frozen=True)
+class Reject:
+    """An item that was dropped: at which step, why, and against which other item."""
+
+    step: str
+    item_id: str
+    reason: str
+    text: str
+    counterpart: str = ""
+
+
+@dataclass(frozen=True)
+class FunnelStep:
+    """in_ == kept + dropped, with the number dropped for each reason."""
+
+    step: str
+    unit: str
+    in_: int
+    kept: int
+    dropped: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A training row: the user turn `prompt`, and `target`, the only text the loss falls on."""
+
+    id: str
+    objective: str
+    source_id: str
+    prompt: str
+    target: str
+
+
+@dataclass(frozen=True)
+class EvalItem:
+    """A question put to a model. `reference` is suite-specific JSON, never shown to the model."""
+
+    id: str
+    suite: str
+    prompt: str
+    max_new_tokens: int
+    reference: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a model answered; `truncated` when the token limit ended it."""
+
+    item_id: str
+    text: str
+    tokens: int
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class Vote:
+    """One judge's verdict on one reply. `score` is 0, 0.5 or 1; None is a failed vote, with `error`."""
+
+    model: str
+    suite: str
+    item_id: str
+    judge: str
+    judge_version: str
+    attempt: int
+    score: float | None
+    raw: str
+    error: str
+
+
+@dataclass(frozen=True)
+class ItemScore:
+    """The settled score of one reply, in [0, 1]; None is unscored. `note` flags how it was settled."""
+
+    model: str
+    suite: str
+    item_id: str
+    score: float | None
+    note: str
+
+
+@dataclass(frozen=True)
+class SuiteScore:
+    """A suite's mean in points (0-100) with its 95 % bootstrap interval and what it stands on."""
+
+    suite: str
+    points: float
+    low: float
+    high: float
+    count: int
+    unscored: int
+    details: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelScores:
+    """One model on one split. `domain` and `general` are in points; general = mean of the three."""
+
+    model: str
+    split: str
+    checkpoint_digest: str
+    suites: tuple[SuiteScore, ...]
+    domain: float
+    general: float
+    general_low: float
+    general_high: float
+    duplicate_of: str = ""
+
+    def suite(self, name: str) -> SuiteScore:
+        """Return the score of suite `name`."""
+        return next(score for score in self.suites if score.suite == name)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A merged model as its recipe: operator, the one hyper-parameter, its value, and what came out."""
+
+    id: str
+    operator: str
+    parameter: str
+    value: float
+    seed: int
+    digest: str
+    changed_share: float
+    distance_to_base: float
+    distance_to_tuned: float
+    duplicate_of: str = ""
+
+
+@dataclass(frozen=True)
+class CandidateVerdict:
+    """What the selection rule said of one candidate at each of its four steps; "" where not reached."""
+
+    candidate: str
+    domain_floor: str
+    general_floor: str
+    dominance: str
+    final: str
+    kept_until: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The pick and the reasons. `pick` is "" when no candidate is feasible."""
+
+    pick: str
+    rule: str
+    tolerance_points: float
+    verdicts: tuple[CandidateVerdict, ...]
+    dataset_digest: str
+    candidate_digest: str
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """A registry entry: what was made (`kind`, `digest`), and from what (role, digest) it was made."""
+
+    kind: str
+    digest: str
+    name: str
+    payload: dict[str, Any]
+    inputs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a stage reports beside its files: numbers and a text for the UI, entries for the registry."""
+
+    metrics: dict[str, float]
+    markdown: str
+    lineage: tuple[Lineage, ...] = ()
+
+
+Record = TypeVar("Record")
+
+
+def to_json(record: Any) -> dict[str, Any]:
+    """Return a record as plain JSON data."""
+    return dataclasses.asdict(record)
+
+
+def from_json(record_type: type[Record], data: dict[str, Any]) -> Record:
+    """Build a record from JSON data; nested records and tuples are rebuilt from the annotations."""
+    import typing
+
+    hints = typing.get_type_hints(record_type)
+    values: dict[str, Any] = {}
+    for name, value in data.items():
+        hint = hints[name]
+        if typing.get_origin(hint) is tuple and isinstance(value, list):
+            inner = typing.get_args(hint)[0]
+            if dataclasses.is_dataclass(inner):
+                value = tuple(from_json(typing.cast(type, inner), item) for item in value)
+            else:
+                value = tuple(tuple(item) if isinstance(item, list) else item for item in value)
+        values[name] = value
+    return record_type(**values)
+
+
+def write_records(path: Path, records: Iterable[Any]) -> int:
+    """Write records as JSON lines, aside and then renamed; return their number."""
+    part = path.with_suffix(path.suffix + ".part")
+    count = 0
+    with part.open("w", encoding="utf-8") as file:
+        for record in records:
+            file.write(json.dumps(to_json(record), ensure_ascii=False) + "\n")
+            count += 1
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    return count
+
+
+def read_records(path: Path, record_type: type[Record]) -> Iterator[Record]:
+    """Read JSON lines as records, in order. Raises PermanentError naming a line that is no record."""
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield from_json(record_type, json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise PermanentError(f"{path}:{number}: not a {record_type.__name__}: {error}") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write one JSON document, aside and then renamed."""
+    part = path.with_suffix(path.suffix + ".part")
+    with part.open("w", encoding="utf-8") as file:
+        json.dump(value, file, ensure_ascii=False, indent=1, sort_keys=True)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)

@@ -1,0 +1,200 @@
+"""What a run came to, read from the artifacts of its stages: one record behind page, plots and `results.json`."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from iar.config import Endpoint, RunFile
+from iar.methods.merge_grid import grid
+from iar.methods.paired import PairedDifference
+from iar.methods.selection import mark_duplicates
+from iar.records import (
+    Candidate,
+    FunnelStep,
+    ModelScores,
+    Selection,
+    SuiteScore,
+    from_json,
+    read_records,
+    to_json,
+)
+from iar.report.evidence import PanelFacts, Sample, panel_facts, samples
+from iar.services.checkpoints import read_json
+from iar.services.workspace import MANIFEST, read_manifest
+
+SUITES = ("domain", "ifeval", "mmlu", "msbench")
+TRAININGS = (("inject", "theta_I"), ("tuned", "theta_IA"), ("vanilla", "vanilla"))
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training stage: the model it made, its dataset card, and one entry an optimizer step."""
+
+    model: str
+    card: dict[str, Any]
+    losses: tuple[float, ...]
+    epochs: tuple[int, ...]
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """What a finished artifact cost: wall time of the last try, and the digest of the code that made it."""
+
+    task: str
+    seconds: float
+    code: str
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """A whole run. `test` and `samples` are empty where no candidate was feasible: the test was not read."""
+
+    run_id: str
+    run_file: RunFile
+    selection: Selection
+    front: tuple[str, ...]
+    candidates: tuple[Candidate, ...]
+    validation: tuple[ModelScores, ...]
+    test: tuple[ModelScores, ...]
+    differences: tuple[PairedDifference, ...]
+    samples: tuple[Sample, ...]
+    panel: tuple[PanelFacts, ...]
+    funnel: tuple[FunnelStep, ...]
+    dataset: dict[str, Any]
+    trainings: tuple[Training, ...]
+    checkpoints: dict[str, str]
+    stages: tuple[StageTime, ...]
+
+
+def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportData:
+    """Read the artifacts by role; the test questions only where the selector picked and the test was taken."""
+    selection = from_json(Selection, _json(inputs["selector"] / "selection.json"))
+    candidates = _candidates(inputs, run_file)
+    validated = [inputs["references"], *_shards(inputs, "scores_")]
+    validation = _in_order(validated, [candidate.id for candidate in candidates])
+    tested = [inputs["locked_test"]] if selection.pick and "locked_test" in inputs else []
+    test = tuple(score for folder in tested for score in read_records(folder / "scores.jsonl", ModelScores))
+    return ReportData(
+        run_id=run_id,
+        run_file=run_file,
+        selection=selection,
+        front=tuple(point["id"] for point in _json(inputs["selector"] / "frontier.json") if point["on_front"]),
+        candidates=candidates,
+        validation=validation,
+        test=test,
+        differences=tuple(_differences(tested)),
+        samples=samples(inputs["data"], tested[0], selection.pick) if test else (),
+        panel=panel_facts({"validation": validated, "test": tested}, judge_names(run_file)),
+        funnel=tuple(from_json(FunnelStep, step) for step in _json(inputs["data"] / "funnel.json")),
+        dataset=read_json(inputs["data"] / "dataset.json"),
+        trainings=tuple(_training(inputs[role], model) for role, model in TRAININGS),
+        checkpoints=_checkpoints(validation, inputs["inject"]),
+        stages=tuple(_stage_times(inputs.values())),
+    )
+
+
+def results_json(report: ReportData) -> dict[str, Any]:
+    """Return the result tables as JSON data, for `results.json`, `iar status --json` and scripts."""
+    return {
+        "run_id": report.run_id,
+        "pick": report.selection.pick,
+        "seed": report.run_file.run.seed,
+        "models": [_model_json(scores) for scores in (*report.test, *report.validation)],
+        "paired": _paired_json(report.differences),
+        "selection": to_json(report.selection),
+        "offline": offline_parts(report.run_file),
+    }
+
+
+def judge_names(run_file: RunFile) -> list[str]:
+    """Return the panel's judges in the order they are called."""
+    return [judge.name if isinstance(judge, Endpoint) else judge for judge in run_file.evaluate.judges]
+
+
+def offline_parts(run_file: RunFile) -> list[str]:
+    """Return what is rule-based instead of an LLM: `teacher offline`, `judge rule:exact`, ..."""
+    teacher = run_file.qa_build.teacher
+    parts = [] if isinstance(teacher, Endpoint) else [f"teacher {teacher}"]
+    return parts + [f"judge {judge}" for judge in run_file.evaluate.judges if not isinstance(judge, Endpoint)]
+
+
+def _model_json(scores: ModelScores) -> dict[str, Any]:
+    suites = {suite.suite: _suite_json(suite) for suite in scores.suites}
+    general = {"points": scores.general, "low": scores.general_low, "high": scores.general_high}
+    identity = {"id": scores.model, "split": scores.split, "checkpoint_digest": scores.checkpoint_digest}
+    return identity | suites | {"general": general, "duplicate_of": scores.duplicate_of}
+
+
+def _suite_json(suite: SuiteScore) -> dict[str, Any]:
+    return {name: value for name, value in to_json(suite).items() if name != "suite"}
+
+
+def _paired_json(differences: Iterable[PairedDifference]) -> dict[str, Any]:
+    """Return the differences pick minus model, by model and axis."""
+    paired: dict[str, dict[str, Any]] = {}
+    for one in differences:
+        numbers = {name: value for name, value in asdict(one).items() if name in ("points", "low", "high", "items")}
+        paired.setdefault(one.against, {})[one.axis] = numbers
+    return paired
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _shards(inputs: dict[str, Path], prefix: str) -> list[Path]:
+    """Return the folders of all shards of a role such as `scores_1`, `scores_2`."""
+    return [folder for role, folder in inputs.items() if role.replace("-", "_").startswith(prefix)]
+
+
+def _candidates(inputs: dict[str, Path], run_file: RunFile) -> tuple[Candidate, ...]:
+    """Return the candidates of all shards in grid order, equal weights marked across shards."""
+    order = {recipe.id: place for place, recipe in enumerate(grid(run_file.recover, run_file.run.seed))}
+    found = [
+        candidate
+        for folder in _shards(inputs, "candidates_")
+        for candidate in read_records(folder / "candidates.jsonl", Candidate)
+    ]
+    return tuple(mark_duplicates(sorted(found, key=lambda candidate: order.get(candidate.id, len(order)))))
+
+
+def _in_order(folders: Iterable[Path], candidate_ids: Sequence[str]) -> tuple[ModelScores, ...]:
+    """Return all scores: the references as they come, then the candidates in grid order."""
+    scores = [score for folder in folders for score in read_records(folder / "scores.jsonl", ModelScores)]
+    order = {name: place for place, name in enumerate(candidate_ids)}
+    return tuple(sorted(scores, key=lambda score: order.get(score.model, -1)))
+
+
+def _differences(tested: Iterable[Path]) -> Iterator[PairedDifference]:
+    for folder in tested:
+        for difference in _json(folder / "paired.json")["differences"]:
+            yield from_json(PairedDifference, difference)
+
+
+def _training(folder: Path, model: str) -> Training:
+    lines = (folder / "steps.jsonl").read_text(encoding="utf-8").splitlines()
+    steps = [json.loads(line) for line in lines]
+    return Training(
+        model=model,
+        card=_json(folder / "card.json"),
+        losses=tuple(float(step["loss"]) for step in steps),
+        epochs=tuple(int(step["epoch"]) for step in steps),
+        tokens=int(sum(step["tokens"] for step in steps)),
+        seconds=float(sum(step["seconds"] for step in steps)),
+    )
+
+
+def _checkpoints(validation: Iterable[ModelScores], inject: Path) -> dict[str, str]:
+    """Return the SHA-256 of the weights of theta_I and of every model that was evaluated."""
+    injected = read_json(inject / "checkpoint" / "checkpoint.json").get("digest", "")
+    return {"theta_I": str(injected)} | {scores.model: scores.checkpoint_digest for scores in validation}
+
+
+def _stage_times(folders: Iterable[Path]) -> Iterator[StageTime]:
+    manifests = [read_manifest(folder) for folder in folders if (folder / MANIFEST).is_file()]
+    for manifest in sorted(manifests, key=lambda manifest: manifest.started):
+        yield StageTime(manifest.task, manifest.seconds, manifest.code)

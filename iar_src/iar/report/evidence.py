@@ -1,0 +1,88 @@
+"""The evidence behind the scores: how far the judges agree, and replies to read with one's own eyes."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from iar.methods.agreement import Agreement, agreement
+from iar.records import ItemScore, QAPair, Reply, Vote, read_records
+
+NUM_SAMPLES = 10
+JUDGED = ("domain", "msbench")
+
+
+@dataclass(frozen=True)
+class PanelFacts:
+    """The judges on one suite of one split, over all models; `versions` by judge, in the panel's order."""
+
+    split: str
+    suite: str
+    versions: tuple[tuple[str, str], ...]
+    agreement: Agreement
+
+
+@dataclass(frozen=True)
+class SampleReply:
+    """What one model answered, its settled score in [0, 1] (None = unscored), and how that was settled."""
+
+    model: str
+    text: str
+    truncated: bool
+    score: float | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A test question with its reference answer and the replies of several models."""
+
+    question: str
+    reference: str
+    replies: tuple[SampleReply, ...]
+
+
+def panel_facts(folders: Mapping[str, Iterable[Path]], judges: Sequence[str]) -> tuple[PanelFacts, ...]:
+    """Return the agreement of the judges by split and suite, from the vote archives below `folders`."""
+    return tuple(fact for split, places in folders.items() for fact in _facts_of_split(split, places, judges))
+
+
+def _facts_of_split(split: str, folders: Iterable[Path], judges: Sequence[str]) -> Iterator[PanelFacts]:
+    by_suite: dict[str, list[Vote]] = defaultdict(list)
+    for folder in folders:
+        for vote in _archived_votes(folder):
+            by_suite[vote.suite].append(vote)
+    for suite in (name for name in JUDGED if name in by_suite):
+        votes = by_suite[suite]
+        versions = [(judge, ", ".join(sorted({v.judge_version for v in votes if v.judge == judge}))) for judge in judges]
+        yield PanelFacts(split, suite, tuple(versions), agreement(votes, judges))
+
+
+def _archived_votes(folder: Path) -> Iterator[Vote]:
+    from iar.services.judges import read_votes
+
+    for path in sorted(folder.glob("*/votes.parquet")):
+        yield from (archived.vote for archived in read_votes(path))
+
+
+def samples(data: Path, tested: Path, pick: str) -> tuple[Sample, ...]:
+    """Return NUM_SAMPLES test questions, evenly spread over the test, with the replies of the pick and of vanilla."""
+    pairs = list(read_records(data / "test.jsonl", QAPair))
+    count = min(NUM_SAMPLES, len(pairs))
+    chosen = [pairs[place * len(pairs) // count] for place in range(count)]
+    replies = {model: _replies(tested / model, model) for model in (pick, "vanilla")}
+    return tuple(
+        Sample(pair.question, pair.answer, tuple(known[pair.id] for known in replies.values() if pair.id in known))
+        for pair in chosen
+    )
+
+
+def _replies(folder: Path, model: str) -> dict[str, SampleReply]:
+    settled = {item.item_id: item for item in read_records(folder / "items.jsonl", ItemScore)}
+    return {
+        reply.item_id: SampleReply(
+            model, reply.text, reply.truncated, settled[reply.item_id].score, settled[reply.item_id].note
+        )
+        for reply in read_records(folder / "replies.jsonl", Reply)
+        if reply.item_id in settled
+    }

@@ -1,0 +1,188 @@
+"""The two figures of the report: the domain-general frontier, and the loss curves of the trainings."""
+
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, NamedTuple
+
+from iar.report.data import ReportData, Training
+from iar.report.labels import label_points
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from iar.records import Candidate, ModelScores
+
+INK, MUTED, GRID, RINGED = "#1b1f24", "#57606a", "#e4e7eb", "#1b1f24"
+# Okabe-Ito colours, with a marker each: told apart without colour too.
+OPERATORS = {
+    "slerp": ("SLERP", "t", "#0072B2", "o"),
+    "task_arithmetic": ("Task Arithmetic", "w", "#009E73", "s"),
+    "ties": ("TIES", "density", "#D55E00", "^"),
+    "dare": ("DARE", "drop", "#AA4499", "D"),
+}
+REFERENCES = {
+    "theta_0": ("$\\theta_0$", ", untrained", "X"),
+    "vanilla": ("vanilla SFT", "", "P"),
+    "theta_IA": ("$\\theta_{IA}$", ", before merging", "*"),
+}
+STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "text.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "svg.hashsalt": "iar",
+}
+MAX_CURVE_POINTS = 400
+
+
+class Point(NamedTuple):
+    """A model in the plane: x domain, y general, each with its interval, in points."""
+
+    id: str
+    x: float
+    y: float
+    x_error: tuple[float, float]
+    y_error: tuple[float, float]
+
+
+def frontier(report: ReportData, image_format: str) -> bytes:
+    """Return the frontier on validation as `png` (1400 x 900 pixels) or `svg`."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(8, 36 / 7), layout="constrained")
+        axes = figure.add_subplot()
+        points = {scores.model: _point(scores) for scores in report.validation}
+        labels = list(_draw_references(axes, points))
+        labels += _draw_candidates(axes, points, [one for one in report.candidates if not one.duplicate_of])
+        _draw_front(axes, [points[name] for name in report.front if name in points])
+        _draw_floors(axes, points.get("vanilla"), report.selection.tolerance_points)
+        _draw_pick(axes, points.get(report.selection.pick))
+        axes.set_xlabel("Domain accuracy on validation, points")
+        axes.set_ylabel("General ability: mean of IFEval, MMLU, MSBench, points")
+        axes.margins(0.06)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, labelspacing=0.7, handletextpad=0.6)
+        figure.draw_without_rendering()
+        label_points(axes, labels)
+        return _encoded(figure, image_format)
+
+
+def loss_curves(report: ReportData) -> bytes:
+    """Return the loss of each training against its steps as `svg`: Inject left, Align and vanilla SFT right."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    inject = [training for training in report.trainings if training.model == "theta_I"]
+    answers = [training for training in report.trainings if training.model != "theta_I"]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(8, 3), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        _draw_losses(left, inject, "Inject: reconstruct the documents", {"theta_I": ("Inject", "#0072B2")})
+        names = {"theta_IA": ("Align, from $\\theta_I$", "#D55E00"), "vanilla": ("vanilla SFT, from $\\theta_0$", MUTED)}
+        _draw_losses(right, answers, "Answer training", names)
+        left.set_ylabel("Loss, nats a token")
+        return _encoded(figure, "svg")
+
+
+def smoothed(values: Sequence[float]) -> list[float]:
+    """Return at most MAX_CURVE_POINTS means of neighbouring values, for curves of any length."""
+    size = -(-len(values) // MAX_CURVE_POINTS) or 1
+    blocks = [values[start : start + size] for start in range(0, len(values), size)]
+    return [sum(block) / len(block) for block in blocks]
+
+
+def _point(scores: "ModelScores") -> Point:
+    domain = scores.suite("domain")
+    x_error = (max(0.0, domain.points - domain.low), max(0.0, domain.high - domain.points))
+    y_error = (max(0.0, scores.general - scores.general_low), max(0.0, scores.general_high - scores.general))
+    return Point(scores.model, domain.points, scores.general, x_error, y_error)
+
+
+def _draw_references(axes: "Axes", points: dict[str, Point]) -> Iterator[tuple[float, float, str]]:
+    for name, (label, meaning, marker) in REFERENCES.items():
+        if name in points:
+            _scatter(axes, [points[name]], label + meaning, INK, marker, 90)
+            yield points[name].x, points[name].y, label
+
+
+def _draw_candidates(
+    axes: "Axes", points: dict[str, Point], candidates: Sequence["Candidate"]
+) -> Iterator[tuple[float, float, str]]:
+    """Draw one series an operator; return where to write the value of the hyper-parameter."""
+    for operator, (name, parameter, colour, marker) in OPERATORS.items():
+        made = [one for one in candidates if one.operator == operator and one.id in points]
+        if not made:
+            continue
+        values = ", ".join(f"{one.value:g}" for one in made)
+        _scatter(axes, [points[one.id] for one in made], f"{name}, {parameter} {values}", colour, marker, 46)
+        for one in made:
+            yield points[one.id].x, points[one.id].y, f"{one.value:g}"
+
+
+def _scatter(axes: "Axes", points: Sequence[Point], label: str, colour: str, marker: str, size: float) -> None:
+    xs, ys = [point.x for point in points], [point.y for point in points]
+    x_errors = list(zip(*(point.x_error for point in points), strict=True))
+    y_errors = list(zip(*(point.y_error for point in points), strict=True))
+    axes.errorbar(xs, ys, xerr=x_errors, yerr=y_errors, fmt="none", ecolor=colour, elinewidth=0.8, alpha=0.28, zorder=2)
+    axes.scatter(xs, ys, s=size, c=colour, marker=marker, edgecolors="white", linewidths=0.8, label=label, zorder=4)
+
+
+def _draw_front(axes: "Axes", points: Sequence[Point]) -> None:
+    line = sorted(points, key=lambda point: point.x)
+    if line:
+        xs, ys = [point.x for point in line], [point.y for point in line]
+        axes.plot(xs, ys, color=MUTED, linewidth=1.4, zorder=3, label="front of the feasible")
+
+
+def _draw_floors(axes: "Axes", vanilla: Point | None, tolerance: float) -> None:
+    """Mark what a candidate must reach: D(vanilla) - tau and G(vanilla)."""
+    if vanilla:
+        axes.axvline(vanilla.x - tolerance, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+        label = f"floors: vanilla - {tolerance:g} domain,\nvanilla general"
+        axes.axhline(vanilla.y, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1, label=label)
+
+
+def _draw_pick(axes: "Axes", point: Point | None) -> None:
+    if point:
+        ring = {"facecolors": "none", "edgecolors": RINGED, "linewidths": 1.6}
+        axes.scatter([point.x], [point.y], s=230, zorder=5, label=f"the pick: {point.id}", **ring)  # type: ignore[arg-type]
+
+
+def _draw_losses(axes: "Axes", trainings: Sequence[Training], title: str, names: dict[str, tuple[str, str]]) -> None:
+    axes.set_title(title, fontsize=9.5, loc="left")
+    axes.set_xlabel("Optimizer step")
+    for training in trainings:
+        label, colour = names[training.model]
+        values = smoothed(training.losses)
+        steps = [len(training.losses) * (place + 0.5) / len(values) + 0.5 for place in range(len(values))]
+        axes.plot(steps, values, color=colour, linewidth=1.3, label=label)
+    for end in _epoch_ends(trainings[0].epochs if trainings else ()):
+        axes.axvline(end, color=GRID, linewidth=1.2, zorder=0.5)
+    axes.grid(axis="x", visible=False)
+    axes.set_ylim(bottom=0)
+    if len(trainings) > 1:
+        axes.legend(frameon=False, loc="upper right")
+
+
+def _epoch_ends(epochs: Sequence[int]) -> list[float]:
+    return [place + 0.5 for place in range(1, len(epochs)) if epochs[place] != epochs[place - 1]]
+
+
+def _encoded(figure: "Figure", image_format: str) -> bytes:
+    """Return the figure's bytes; equal data give equal bytes."""
+    buffer = BytesIO()
+    metadata = {"Date": None} if image_format == "svg" else {"Software": None}
+    figure.savefig(buffer, format=image_format, dpi=175, facecolor="white", metadata=metadata)
+    return buffer.getvalue()

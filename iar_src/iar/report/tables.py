@@ -1,0 +1,57 @@
+"""Numbers as people read them, and the result table as Markdown."""
+
+from collections.abc import Mapping
+from typing import Any
+
+COLUMNS = (
+    ("domain", "Domain"),
+    ("ifeval", "IFEval"),
+    ("mmlu", "MMLU"),
+    ("msbench", "MSBench"),
+    ("general", "General"),
+)
+DESCRIPTIONS = {
+    "theta_0": "base model, untrained",
+    "vanilla": "QA training only",
+    "theta_IA": "Inject + Align, before merging",
+}
+Score = Mapping[str, Any]
+
+
+def points_text(score: Score) -> str:
+    """Return points with the 95 % interval: `31.2 (27.0 to 35.4)`."""
+    return f"{score['points']:.1f} ({score['low']:.1f} to {score['high']:.1f})"
+
+
+def difference_text(score: Score) -> str:
+    """Return a difference in points with sign and 95 % interval: `+8.1 (+3.2 to +12.9)`."""
+    return f"{score['points']:+.1f} ({score['low']:+.1f} to {score['high']:+.1f})"
+
+
+def results_markdown(results: dict[str, Any]) -> str:
+    """Return the result table of `results.json` data: the locked test, or validation where there was no pick."""
+    pick = results["pick"]
+    split = "test" if pick else "validation"
+    models = [model for model in results["models"] if model["split"] == split and (pick or model["id"] in DESCRIPTIONS)]
+    lines = [] if pick else ["**No feasible candidate**: the test stayed locked; the references on validation:", ""]
+    lines += [f"| Model | {' | '.join(title for _, title in COLUMNS)} |", "| --- |" + " ---: |" * len(COLUMNS)]
+    for model in models:
+        cells = [points_text(model[key]) if key in model else "-" for key, _ in COLUMNS]
+        lines.append(f"| {_name(model['id'], pick)} | {' | '.join(cells)} |")
+    lines += ["", f"Points from 0 to 100 on {split} with 95 % bootstrap intervals{_seed_text(results)}."]
+    if against := results.get("paired", {}).get("vanilla"):
+        gains = ", ".join(f"{axis} {difference_text(score)}" for axis, score in against.items())
+        lines.append(f"{pick} against vanilla, paired over the same items: {gains}.")
+    if results.get("offline"):
+        lines.append(f"Rule-based, no LLM: {', '.join(results['offline'])}.")
+    return "\n".join(lines)
+
+
+def _name(model: str, pick: str) -> str:
+    if model == pick:
+        return f"**{model}** (the pick)"
+    return f"{model} ({DESCRIPTIONS[model]})" if model in DESCRIPTIONS else model
+
+
+def _seed_text(results: dict[str, Any]) -> str:
+    return f"; one run, seed {results['seed']}" if "seed" in results else ""

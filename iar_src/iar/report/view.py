@@ -1,0 +1,196 @@
+"""From the run's data to what the page shows: facts as short rows and sentences, still plain text."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from iar import __version__
+from iar.config import Endpoint, RunFile
+from iar.methods.paired import PairedDifference
+from iar.records import FunnelStep, ModelScores, Selection, SuiteScore
+from iar.report.data import ReportData
+from iar.report.tables import COLUMNS, difference_text, points_text
+
+AXES = (("domain", "Domain: held-out questions"), ("general", "General: mean of IFEval, MMLU, MSBench"))
+STEPS = ("above the domain floor", "above the general floor", "not dominated", "picked")
+DETAILS = (
+    ("domain", "strict_share", "Domain fully right"),
+    ("domain", "truncated_share", "Domain cut off"),
+    ("domain", "third_judge_rate", "Domain third judge"),
+    ("domain", "flagged_share", "Domain flagged"),
+    ("ifeval", "loose_share", "IFEval loose"),
+    ("mmlu", "unparsed_share", "MMLU no letter"),
+    ("msbench", "truncated_share", "MSBench cut off"),
+    ("msbench", "third_judge_rate", "MSBench third judge"),
+    ("msbench", "flagged_share", "MSBench flagged"),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A score to show: points, interval and what it stands on; `note` where replies went unscored."""
+
+    points: float
+    low: float
+    high: float
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """Points with the interval."""
+        return points_text(asdict(self))
+
+
+@dataclass(frozen=True)
+class Headline:
+    """One axis on the locked test: scores of pick, vanilla and theta_0, and what the pick gains on the two."""
+
+    title: str
+    scores: tuple[tuple[str, Cell], ...]
+    gains: tuple[tuple[str, str, str], ...]
+
+
+def cells(scores: ModelScores) -> list[Cell]:
+    """Return domain, the three general suites, and general."""
+    shown = [_suite_cell(scores.suite(name)) for name, _ in COLUMNS[:-1]]
+    return [*shown, Cell(scores.general, scores.general_low, scores.general_high)]
+
+
+def headlines(report: ReportData) -> list[Headline]:
+    """Return the result of the run in numbers; empty without a pick."""
+    by_model = {scores.model: scores for scores in report.test}
+    names = [name for name in (report.selection.pick, "vanilla", "theta_0") if name in by_model]
+    return [
+        Headline(
+            title,
+            tuple((name, cells(by_model[name])[0 if axis == "domain" else -1]) for name in names),
+            tuple(
+                (one.against, difference_text(asdict(one)), verdict(one))
+                for one in report.differences
+                if one.axis == axis and one.against in names
+            ),
+        )
+        for axis, title in AXES
+        if names
+    ]
+
+
+def verdict(difference: PairedDifference) -> str:
+    """Say what a paired interval allows to say."""
+    if difference.low > 0:
+        return "higher"
+    return "lower" if difference.high < 0 else "no clear difference"
+
+
+def funnel_rows(funnel: Sequence[FunnelStep]) -> list[dict[str, Any]]:
+    """Return the steps with the share kept in [0, 1] and each reason's share of what came in."""
+    return [
+        {
+            "step": step.step,
+            "unit": step.unit,
+            "in": step.in_,
+            "kept": step.kept,
+            "share": step.kept / step.in_ if step.in_ else 1.0,
+            "dropped": [(reason, count, count / step.in_) for reason, count in step.dropped.items() if count],
+        }
+        for step in funnel
+    ]
+
+
+def selection_counts(selection: Selection) -> list[tuple[str, int]]:
+    """Return how many candidates are left at the start and after each of the four steps."""
+    distinct = sum(not _is_duplicate(verdict.domain_floor) for verdict in selection.verdicts)
+    left = [sum(verdict.kept_until > step for verdict in selection.verdicts) for step in range(len(STEPS))]
+    return [("in the grid", len(selection.verdicts)), ("with weights of their own", distinct), *zip(STEPS, left)]
+
+
+def reached(selection: Selection) -> dict[str, str]:
+    """Return by candidate how far it came."""
+    words = ("below the domain floor", "below the general floor", "dominated", "on the front", "the pick")
+    return {
+        one.candidate: "duplicate" if _is_duplicate(one.domain_floor) else words[one.kept_until]
+        for one in selection.verdicts
+    }
+
+
+def judging_rows(scores: Sequence[ModelScores]) -> list[tuple[str, str, int, list[str]]]:
+    """Return (model, split, replies without a score, shares of DETAILS as text) of each model."""
+    return [
+        (
+            one.model,
+            one.split,
+            sum(suite.unscored for suite in one.suites),
+            [_share(one.suite(suite).details.get(detail)) for suite, detail, _ in DETAILS],
+        )
+        for one in scores
+        if not one.duplicate_of
+    ]
+
+
+def who_teaches(run_file: RunFile) -> str:
+    """Name the teacher, and say when it is no LLM."""
+    teacher = run_file.qa_build.teacher
+    return f"LLM {teacher.model} ({teacher.name})" if isinstance(teacher, Endpoint) else f"{teacher}, rule-based, no LLM"
+
+
+def who_judges(run_file: RunFile) -> list[str]:
+    """Name the judges in the order of their calls, and say which is no LLM."""
+    return [
+        f"LLM {judge.model} ({judge.name})" if isinstance(judge, Endpoint) else f"{judge}, rule-based, no LLM"
+        for judge in run_file.evaluate.judges
+    ]
+
+
+def provenance(report: ReportData) -> list[tuple[str, str]]:
+    """Return what identifies this run and everything it is made of."""
+    file = report.run_file
+    facts = [
+        ("Run", report.run_id),
+        ("Run file SHA-256", file.digest),
+        ("Seed", str(file.run.seed)),
+        ("Code version", f"iar {__version__}"),
+        ("Base model", f"{file.model.source}, revision {file.model.revision}"),
+        ("Dataset SHA-256", str(report.dataset.get("digest", ""))),
+        ("Validation questions SHA-256", report.selection.dataset_digest),
+        *((f"Weights of {model}, SHA-256", digest) for model, digest in report.checkpoints.items()),
+        *((f"Code of {stage.task}, SHA-256", stage.code) for stage in report.stages),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def frontier_text(report: ReportData) -> str:
+    """Describe the frontier figure for those who do not see it."""
+    shown = [one for one in report.validation if not one.duplicate_of]
+    places = "; ".join(f"{one.model} {one.domain:.1f} and {one.general:.1f}" for one in shown)
+    pick = f"The pick is {report.selection.pick}" if report.selection.pick else "No candidate is feasible"
+    return f"Domain against general points on validation. {pick}. Domain and general of each model: {places}."
+
+
+def losses_text(report: ReportData) -> str:
+    """Describe the loss curves for those who do not see them."""
+    curves = [
+        f"{training.model} from {training.losses[0]:.2f} to {training.losses[-1]:.2f} in {len(training.losses)} steps"
+        for training in report.trainings
+        if training.losses
+    ]
+    return f"Training loss: {'; '.join(curves)}."
+
+
+def question_counts(report: ReportData) -> str:
+    """Return the number of questions of each split, without opening the test."""
+    known = Counter({split: report.dataset[split] for split in ("train", "validation", "test") if split in report.dataset})
+    return ", ".join(f"{count} {split}" for split, count in known.items())
+
+
+def _suite_cell(suite: SuiteScore) -> Cell:
+    note = f"{suite.unscored} of {suite.count} unscored" if suite.unscored else ""
+    return Cell(suite.points, suite.low, suite.high, note)
+
+
+def _is_duplicate(reason: str) -> bool:
+    return reason.startswith("duplicate of")
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"

@@ -1,0 +1,140 @@
+"""Checkpoint folders in the Hugging Face layout: what identifies their weights, and their tensors mapped to memory."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from iar.errors import PermanentError, UserError
+
+if TYPE_CHECKING:
+    import torch
+
+BLOCK_BYTES = 1 << 22
+INDEX_NAME = "model.safetensors.index.json"
+ELEMENT_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the `*.safetensors` files of `folder`, sorted by name. Raises UserError where there are none."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{folder}: no *.safetensors file; point to a checkpoint folder saved in that format")
+    return files
+
+
+def weights_digest(folder: Path) -> str:
+    """Return the SHA-256 of all `*.safetensors` bytes of `folder`, one file after the other in sorted order.
+
+    For a checkpoint in one file this is the plain SHA-256 of that file.
+    """
+    digest = hashlib.sha256()
+    for path in weight_files(folder):
+        with path.open("rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def recorded_digest(folder: Path) -> str:
+    """Return the digest that `checkpoint.json` records for `folder`, or the digest of its weights without one."""
+    record = folder / "checkpoint.json"
+    if not record.is_file():
+        return weights_digest(folder)
+    try:
+        return str(json.loads(record.read_text(encoding="utf-8"))["digest"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f'{record}: no {{"digest": ...}} record; delete the file to hash the weights') from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object of a checkpoint folder; empty where there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}; copy the file again from its origin") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: holds a {type(value).__name__}, not an object; copy the file again from its origin")
+    return value
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Name, safetensors dtype (F32, F16, BF16) and shape of a stored tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """Number of elements; 1 for a scalar."""
+        count = 1
+        for length in self.shape:
+            count *= length
+        return count
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in the file."""
+        return self.elements * ELEMENT_BYTES[self.dtype]
+
+
+class MappedTensors:
+    """The tensors of a checkpoint folder, mapped to memory, over one file or several."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open every weights file. Raises UserError for a tensor stored twice or missing against the index."""
+        from safetensors import SafetensorError, safe_open
+
+        self.folder = folder
+        self.info: dict[str, TensorInfo] = {}
+        self._files: dict[str, Any] = {}
+        for path in weight_files(folder):
+            try:
+                file: Any = safe_open(path, framework="pt")
+            except SafetensorError as error:
+                raise PermanentError(f"{path}: not a complete safetensors file: {error}") from error
+            for name in file.keys():  # noqa: SIM118, the handle is no mapping
+                self._add(name, file, path)
+        self._check_index()
+
+    def flat(self, name: str) -> "torch.Tensor":
+        """Return a tensor as one dimension, in its stored dtype; its bytes are read when they are touched."""
+        tensor: torch.Tensor = self._files[name].get_tensor(name)
+        return tensor.reshape(-1)
+
+    def _add(self, name: str, file: Any, path: Path) -> None:
+        if name in self.info:
+            raise UserError(f"{path}: tensor '{name}' is also in another file of the folder; remove the older files")
+        stored = file.get_slice(name)
+        dtype = stored.get_dtype()
+        if dtype not in ELEMENT_BYTES:
+            raise UserError(f"{path}: tensor '{name}' is {dtype}; save the model in fp32, fp16 or bf16 first")
+        self.info[name] = TensorInfo(name, dtype, tuple(stored.get_shape()))
+        self._files[name] = file
+
+    def _check_index(self) -> None:
+        path = self.folder / INDEX_NAME
+        listed = read_json(path).get("weight_map") if path.is_file() else None
+        if listed is None:
+            return
+        for name in sorted(set(listed) ^ set(self.info)):
+            where = f"{listed[name]} lacks it" if name in listed else "the index does not list it"
+            raise UserError(f"{path}: tensor '{name}': {where}; copy the whole checkpoint again")
+
+
+def safetensors_header(tensors: Iterable[TensorInfo]) -> bytes:
+    """Return the bytes in front of the data of a safetensors file that holds `tensors` in this order."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for tensor in tensors:
+        start, end = end, end + tensor.bytes
+        header[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text

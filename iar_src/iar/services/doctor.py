@@ -1,0 +1,217 @@
+"""Preflight: what a run will need, looked at before it starts, each finding with its fix."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from iar.config import Endpoint, RunFile
+from iar.errors import UserError
+from iar.services.doctor_model import check_model, model_parameters
+from iar.services.findings import Check, guarded
+from iar.services.workspace import Workspace
+
+GB = 1e9
+LEAST_FREE_BYTES = int(2 * GB)
+# theta_0, theta_I, theta_IA, vanilla, 12 candidates and the pick, plus one training's restart point,
+# which holds fp32 weights and two moments: 12 bytes a parameter of 2 bytes.
+WEIGHT_COPIES = 17 + 6
+# fp32 weights, gradients and two moments of one training, beside the base model.
+TRAINING_BYTES_PER_PARAMETER = 16
+CPU_PARAMETERS = 1e9
+
+
+def examine(run_file: RunFile | None) -> Iterator[Check]:
+    """Yield every finding about this machine and, if given, this run file."""
+    yield from guarded("packages", check_packages)
+    yield from guarded("compute", lambda: check_compute(run_file))
+    if run_file is not None:
+        yield from guarded("documents", lambda: check_documents(run_file))
+        yield from before_run(run_file, documents=False)
+
+
+def before_run(run_file: RunFile, documents: bool = True) -> Iterator[Check]:
+    """Yield the cheap findings: seconds, nothing loaded."""
+    if documents:
+        yield from guarded("documents", lambda: find_documents(run_file))
+    # What a finished stage needed is not asked for again: a finished run can be reused offline.
+    if not _finished(run_file, "base-model"):
+        yield from guarded("model", lambda: check_model(run_file))
+    yield from guarded("suites", lambda: check_suites(run_file))
+    for role, endpoint in endpoints(run_file):
+        if not _finished(run_file, "qa-build" if role == "teacher" else "locked-test"):
+            yield from guarded(role, lambda role=role, endpoint=endpoint: check_endpoint(role, endpoint))  # type: ignore[misc]
+    yield from guarded("disk", lambda: check_disk(run_file))
+    yield from guarded("memory", lambda: check_memory(run_file))
+    yield from guarded("tracking", lambda: check_tracking(run_file))
+
+
+def preflight(run_file: RunFile) -> list[Check]:
+    """Return the warnings of the cheap checks. Raises UserError with every failure, one a line."""
+    checks = list(before_run(run_file))
+    failed = [check for check in checks if check.status == "fail"]
+    if failed:
+        raise UserError("\n".join(f"{check.detail}; {check.fix}" if check.fix else check.detail for check in failed))
+    return [check for check in checks if check.status == "warn"]
+
+
+def _finished(run_file: RunFile, task: str) -> bool:
+    return (Workspace.of(run_file).run(run_file.run_id) / "tasks" / f"{task}.json").is_file()
+
+
+def check_packages() -> Check:
+    """Compare the installed packages with what this package declares."""
+    from importlib import metadata
+
+    from packaging.requirements import Requirement
+
+    try:
+        declared = [Requirement(text) for text in metadata.requires("iar") or []]
+    except metadata.PackageNotFoundError:
+        return Check("packages", "warn", "iar runs from its source folder, not installed", "pip install -e .")
+    wrong = []
+    needed = [requirement for requirement in declared if not requirement.marker or requirement.marker.evaluate()]
+    for requirement in needed:
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            wrong.append(f"{requirement} is missing")
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            wrong.append(f"{requirement.name} is {version}, needs {requirement.specifier}")
+    if wrong:
+        return Check("packages", "fail", "; ".join(wrong), "pip install -e . in the repository, or make environment")
+    return Check("packages", "pass", f"{len(needed)} packages in the declared versions")
+
+
+def check_compute(run_file: RunFile | None) -> Check:
+    """Say what will compute: GPUs, or CPU threads."""
+    import torch
+
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        return Check("compute", "pass", f"torch {torch.__version__}, {len(names)} x {names[0]}")
+    threads, cores = torch.get_num_threads(), os.cpu_count() or 1
+    detail = f"torch {torch.__version__}, no GPU, {threads} threads on {cores} cores"
+    parameters = model_parameters(run_file) if run_file else None
+    if parameters and parameters > CPU_PARAMETERS:
+        return Check(
+            "compute", "warn", f"{detail}, for {parameters / 1e9:.1f}e9 parameters", "use a GPU: this takes days"
+        )
+    if "OMP_NUM_THREADS" in os.environ and threads < cores:
+        return Check("compute", "warn", detail, f"unset OMP_NUM_THREADS (now {os.environ['OMP_NUM_THREADS']})")
+    return Check("compute", "pass", detail)
+
+
+def check_documents(run_file: RunFile) -> Check:
+    """Read all documents, as the run will."""
+    from iar.services.documents import read_documents
+
+    documents, rejects = read_documents(Path(run_file.documents.path))
+    characters = sum(len(document.text) for document in documents)
+    detail = f"{len(documents)} documents, {characters:,} characters in {run_file.documents.path}"
+    if not rejects:
+        return Check("documents", "pass", detail)
+    left_out = "; ".join(f"{reject.item_id}: {reject.reason}" for reject in rejects[:3])
+    more = f" and {len(rejects) - 3} more" if len(rejects) > 3 else ""
+    return Check("documents", "warn", f"{detail}; left out: {left_out}{more}", "convert or remove them if they matter")
+
+
+def find_documents(run_file: RunFile) -> Check:
+    """Find files of a supported type that may be read, without reading them."""
+    from iar.services.documents import MEDIA_TYPES
+
+    folder = Path(run_file.documents.path)
+    if not folder.is_dir():
+        return Check(
+            "documents", "fail", f"documents.path: {folder.absolute()} is not a folder", "correct documents.path"
+        )
+    files = [path for path in folder.rglob("*") if path.suffix.lower() in MEDIA_TYPES and path.is_file()]
+    if not files:
+        known = " ".join(sorted(MEDIA_TYPES))
+        return Check("documents", "fail", f"documents.path: {folder} holds no document ({known})", "put some there")
+    closed = [path for path in files if not os.access(path, os.R_OK)]
+    if closed:
+        return Check("documents", "fail", f"documents.path: {closed[0]} cannot be read", "allow reading it, or move it")
+    return Check("documents", "pass", f"{len(files)} files in {folder}")
+
+
+def check_suites(run_file: RunFile) -> Check:
+    """Find the files of the general suites."""
+    remote = []
+    for key in ("ifeval", "mmlu", "msbench"):
+        source = getattr(run_file.evaluate, key)
+        if Path(source).is_file():
+            continue
+        if Path(source).suffix in {".jsonl", ".json"} or not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
+            detail = f"evaluate.{key}: {source!r} is no file here and no hub id"
+            return Check("suites", "fail", detail, "run from the repository's root, or give the file's full path")
+        remote.append(source)
+    if remote:
+        return Check(
+            "suites", "warn", f"{', '.join(remote)} will be fetched from the hub", "download them before, to be sure"
+        )
+    return Check("suites", "pass", "ifeval, mmlu and msbench are here")
+
+
+def endpoints(run_file: RunFile) -> list[tuple[str, Endpoint]]:
+    """Return the LLM servers of a run file with their roles."""
+    roles: list[tuple[str, object]] = [("teacher", run_file.qa_build.teacher)]
+    roles += [(f"judge {number}", judge) for number, judge in enumerate(run_file.evaluate.judges, 1)]
+    return [(role, server) for role, server in roles if isinstance(server, Endpoint)]
+
+
+def check_endpoint(role: str, endpoint: Endpoint) -> Check:
+    """Make one real call."""
+    from iar.services.llm import check
+
+    check(endpoint)
+    return Check(role, "pass", f"{endpoint.model} at {endpoint.base_url} answers")
+
+
+def check_disk(run_file: RunFile) -> Check:
+    """Compare the free disk space with what the artifacts take."""
+    state = Workspace.of(run_file).state
+    place = next(folder for folder in (state, *state.parents) if folder.exists())
+    if not os.access(place, os.W_OK):
+        return Check("disk", "fail", f"run.state: {place} is not writable", "set run.state to a folder you can write")
+    parameters = model_parameters(run_file)
+    free = shutil.disk_usage(place).free
+    need = max(LEAST_FREE_BYTES, WEIGHT_COPIES * 2 * (parameters or 0))
+    detail = f"{free / GB:.1f} GB free in {place}, about {need / GB:.1f} GB for a first run"
+    if free < LEAST_FREE_BYTES:
+        return Check("disk", "fail", f"run.state: {detail}", "free some, or set run.state to another disk")
+    if free < need:
+        return Check("disk", "warn", detail, "free some, or set run.state to another disk")
+    return Check("disk", "pass", detail)
+
+
+def check_memory(run_file: RunFile) -> Check:
+    """Compare the free memory with what one training takes."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    need = 1 * GB + TRAINING_BYTES_PER_PARAMETER * (model_parameters(run_file) or 0)
+    detail = f"{memory.available / GB:.1f} GB of {memory.total / GB:.1f} GB free, about {need / GB:.1f} GB for training"
+    if memory.available < need:
+        return Check("memory", "warn", detail, "close other programs, or choose a smaller model")
+    return Check("memory", "pass", detail)
+
+
+def check_tracking(run_file: RunFile) -> Check:
+    """Reach the MLflow server and the registry's database, where the run file names them."""
+    import httpx
+
+    uri, registry_url = run_file.register.tracking_uri, run_file.register.registry_url
+    if registry_url:
+        from iar.services.registry import Registry
+
+        Registry.open(registry_url).close()
+    if uri.startswith(("http://", "https://")):
+        try:
+            httpx.get(f"{uri.rstrip('/')}/health", timeout=5.0).raise_for_status()
+        except httpx.HTTPError as error:
+            detail = f"register.tracking_uri: {uri} does not answer ({type(error).__name__})"
+            return Check("tracking", "fail", detail, "start the MLflow server, or leave tracking_uri empty")
+    return Check("tracking", "pass", f"MLflow: {uri or 'SQLite'}, registry: {registry_url or 'SQLite'}")

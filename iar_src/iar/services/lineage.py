@@ -1,0 +1,99 @@
+"""Lineage as a tree of rows: the way from an entry to its documents, or from a document to the models."""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from iar.services.registry import Registry, short_id
+
+SHOWN_SIBLINGS = 20
+UNRECORDED = ("unrecorded", "")
+
+
+class Row(NamedTuple):
+    """One line of the tree. A row that stands for several entries has no `id`, and their number as its name."""
+
+    depth: int
+    role: str
+    kind: str
+    name: str
+    id: str
+
+
+class _Node(NamedTuple):
+    role: str
+    digest: str
+
+
+def render_upstream(registry: Registry, digest: str, shown: int | None = SHOWN_SIBLINGS) -> list[Row]:
+    """Return what `digest` was made from, down to the sources, each entry once, nearest place first.
+
+    More than `shown` entries of one kind and role side by side become one row (None: never).
+    """
+    edges = registry.upstream(digest)
+    return _render(registry, digest, ((edge.product, _Node(edge.role, edge.input)) for edge in edges), shown)
+
+
+def render_downstream(registry: Registry, digest: str, shown: int | None = SHOWN_SIBLINGS) -> list[Row]:
+    """Return what was made from `digest`, directly or not, in the same form as render_upstream."""
+    edges = registry.downstream(digest)
+    return _render(registry, digest, ((edge.input, _Node(edge.role, edge.product)) for edge in edges), shown)
+
+
+def format_rows(rows: Iterable[Row]) -> str:
+    """Return rows as indented text, one line a row."""
+    return "\n".join(_line(row) for row in rows)
+
+
+def _render(registry: Registry, root: str, links: Iterable[tuple[str, _Node]], shown: int | None) -> list[Row]:
+    children = _spanning_tree(root, links)
+    digests = {node.digest for nodes in children.values() for node in nodes}
+    return list(_rows(root, children, registry.labels(digests | {root}), shown))
+
+
+def _spanning_tree(root: str, links: Iterable[tuple[str, _Node]]) -> dict[str, list[_Node]]:
+    """Return parent -> children so that each entry has one parent, on a shortest way from the root."""
+    neighbours: dict[str, list[_Node]] = defaultdict(list)
+    for parent, node in links:
+        neighbours[parent].append(node)
+    children: dict[str, list[_Node]] = defaultdict(list)
+    seen, waiting = {root}, deque([root])
+    while waiting:
+        parent = waiting.popleft()
+        for node in neighbours[parent]:
+            if node.digest not in seen:
+                seen.add(node.digest)
+                waiting.append(node.digest)
+                children[parent].append(node)
+    return children
+
+
+def _rows(
+    root: str, children: dict[str, list[_Node]], labels: dict[str, tuple[str, str]], shown: int | None
+) -> Iterator[Row]:
+    waiting = [(0, [_Node("", root)])]
+    while waiting:
+        depth, members = waiting.pop()
+        kind, name = labels.get(members[0].digest, UNRECORDED)
+        if len(members) == 1:
+            yield Row(depth, members[0].role, kind, name, short_id(kind, members[0].digest))
+        else:
+            yield Row(depth, members[0].role, kind, f"{len(members)} entries", "")
+        below = [node for member in members for node in children.get(member.digest, ())]
+        waiting += [(depth + 1, group) for group in reversed(_groups(below, labels, shown))]
+
+
+def _groups(nodes: list[_Node], labels: dict[str, tuple[str, str]], shown: int | None) -> list[list[_Node]]:
+    """Return nodes by role, kind and name; more than `shown` of one role and kind form one group."""
+    alike: dict[tuple[str, str], list[_Node]] = defaultdict(list)
+    for node in sorted(nodes, key=lambda node: (labels.get(node.digest, UNRECORDED)[1], node.digest)):
+        alike[node.role, labels.get(node.digest, UNRECORDED)[0]].append(node)
+    groups: list[list[_Node]] = []
+    for _, members in sorted(alike.items()):
+        groups += [members] if shown is not None and len(members) > shown else [[node] for node in members]
+    return groups
+
+
+def _line(row: Row) -> str:
+    text = f"{row.id}  {row.name}".rstrip() if row.id else f"{row.kind}: {row.name}"
+    return "  " * row.depth + (f"{row.role}: " if row.role else "") + text

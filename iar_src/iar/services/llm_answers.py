@@ -1,0 +1,142 @@
+"""What an OpenAI-compatible server's answer to one call means, in our own types and words."""
+
+import email.utils
+import json
+import math
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from iar.config import Endpoint
+from iar.errors import UserError
+
+_RETRIED = frozenset({408, 409, 425})
+# Refusals of this one prompt, not of the endpoint or the settings: the row fails, the run goes on.
+_ROW_REFUSALS = ("context_length_exceeded", "content_filter")
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A usable reply: its text and what it cost."""
+
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Too many calls (429): wait `wait_seconds`, or as the back-off says where the server is silent."""
+
+    wait_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """No reply; `retry` tells whether another try may help."""
+
+    reason: str
+    retry: bool
+    wait_seconds: float | None = None
+
+
+Verdict = Answered | Refused | Failed
+
+
+def one_line(text: str, most: int = 200) -> str:
+    """Return foreign text fit for one error line: printable, single-spaced, at most `most` characters."""
+    clean = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return clean if len(clean) <= most else clean[: most - 3] + "..."
+
+
+def retry_after(header: str | None) -> float | None:
+    """Return the seconds a Retry-After header asks for: a number or an HTTP date (RFC 9110, 10.2.3)."""
+    if header is None:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
+        except ValueError:
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def transport_reason(error: BaseException) -> str:
+    """Return in a few words why no response came, from the chain of causes."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ConnectionRefusedError):
+            return "connection refused"
+        if isinstance(cause, socket.gaierror):
+            return "host name unknown"
+        cause = cause.__cause__ or cause.__context__
+    return one_line(f"{type(error).__name__}: {error}", 120)
+
+
+def judge_response(endpoint: Endpoint, status: int, headers: httpx.Headers, body: str) -> Verdict:
+    """Return what one response means. Raises UserError where only the user can help (most of 4xx)."""
+    wait = retry_after(headers.get("retry-after"))
+    if status == 200:
+        return read_completion(body)
+    if status == 429 and "insufficient_quota" not in body:
+        return Refused(wait)
+    if status >= 500 or status in _RETRIED:
+        return Failed(f"HTTP {status}: {_server_message(body)}", retry=True, wait_seconds=wait)
+    if status in (400, 413) and any(code in body for code in _ROW_REFUSALS):
+        return Failed(f"HTTP {status}: {_server_message(body)}", retry=False)
+    raise UserError(
+        f"LLM server '{endpoint.name}' at {endpoint.base_url} answered HTTP {status}{_said(status, body)}: "
+        f"{_fix(endpoint, status)}"
+    )
+
+
+def read_completion(body: str) -> Verdict:
+    """Return the reply in the body of a chat completion, or why there is none."""
+    try:
+        data = json.loads(body)
+        choice = data["choices"][0]
+        text = choice["message"]["content"]
+        usage = data.get("usage") or {}
+        tokens = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return Failed(f"not a chat completion: {one_line(body, 80)}", retry=True)
+    if not isinstance(text, str) or not text.strip():
+        reason = one_line(str(choice.get("finish_reason")), 40)
+        return Failed(f"empty reply (finish_reason {reason}); a larger max_tokens may help", retry=False)
+    readable = text.encode("utf-8", "replace").decode()  # JSON may smuggle in half a surrogate pair
+    return Answered(readable, *tokens)
+
+
+def _server_message(body: str) -> str:
+    try:
+        data: Any = json.loads(body)
+        message = data["error"]["message"] if isinstance(data["error"], dict) else data["error"]
+    except (ValueError, KeyError, TypeError):
+        message = body
+    return one_line(str(message))
+
+
+def _said(status: int, body: str) -> str:
+    # Servers repeat parts of a wrong key in these two answers.
+    return "" if status in (401, 403) or not body.strip() else f" ({_server_message(body)})"
+
+
+def _fix(endpoint: Endpoint, status: int) -> str:
+    key = f"environment variable {endpoint.api_key_env}" if endpoint.api_key_env else "api_key_env (now empty)"
+    if status == 401:
+        fix = f"put a valid API key into {key}"
+        return fix if endpoint.api_key_env else f"name the environment variable of the API key in {key}"
+    fixes = {
+        402: "the account is out of credit",
+        403: f"the key in {key} may not use model '{endpoint.model}'",
+        404: f"check base_url and model '{endpoint.model}'",
+        429: "the account's quota is used up; raise it, then run again",
+    }
+    if 300 <= status < 400:
+        return "base_url redirects; write the final address"
+    return fixes.get(status, f"check model '{endpoint.model}', max_tokens and the other settings of the endpoint")

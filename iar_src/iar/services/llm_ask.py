@@ -1,0 +1,80 @@
+"""Ask a chat server for replies of a given form: read each tolerantly, ask again within bounds."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Generic, TypeVar
+
+from iar.methods.digest import digest_text
+from iar.services.llm import ChatClient, ChatRequest
+
+READ_ATTEMPTS = 3  # a model that misses the form three times will miss it again
+_REMINDER = "\n\nYour earlier reply could not be read. Reply with the JSON object alone, complete and short."
+_USER_LINE = "\n=== user ===\n"
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt file: system text, user template, and the first 12 digits of the file's SHA-256."""
+
+    system: str
+    user: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Asked(Generic[Value]):
+    """What came of a question: the value read, or None with `error`; `raw` is the last reply."""
+
+    value: Value | None
+    raw: str
+    error: str
+    attempts: int
+
+
+@cache
+def load_prompt(name: str) -> Prompt:
+    """Return the prompt file `name` of this package."""
+    text = (resources.files("iar") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
+    system, _, user = text.partition(_USER_LINE)
+    return Prompt(system.strip(), user.strip(), digest_text(text)[:12])
+
+
+def ask(
+    client: ChatClient,
+    requests: Sequence[ChatRequest],
+    read: Callable[[str], Value],
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Asked[Value]]:
+    """Return one result a request, in order. `read` raises ValueError, with the reason, for an unreadable reply."""
+    asked: list[Asked[Value]] = [Asked(None, "", "not asked", 0)] * len(requests)
+    pending = list(range(len(requests)))
+    for attempt in range(READ_ATTEMPTS):
+        again = [_once_more(requests[index], attempt) for index in pending]
+        replies = client.complete(again, on_progress if attempt == 0 else None)
+        for index, reply in zip(pending, replies, strict=True):
+            if reply.error:
+                asked[index] = Asked(None, "", reply.error, attempt + 1)
+            else:
+                asked[index] = _read(read, reply.text, attempt + 1)
+        pending = [index for index in pending if asked[index].value is None]
+        if not pending:
+            break
+    return asked
+
+
+def _once_more(request: ChatRequest, attempt: int) -> ChatRequest:
+    if attempt == 0:
+        return request
+    return dataclasses.replace(request, user=request.user + _REMINDER, attempt=attempt)
+
+
+def _read(read: Callable[[str], Value], text: str, attempts: int) -> Asked[Value]:
+    try:
+        return Asked(read(text), text, "", attempts)
+    except ValueError as error:
+        return Asked(None, text, f"unreadable reply: {error}", attempts)

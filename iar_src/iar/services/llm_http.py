@@ -1,0 +1,132 @@
+"""One call to an OpenAI-compatible chat server.
+
+The API key is read from its environment variable for each client and stands in no record, log line
+or error text: what a server sends is cleaned of it before anybody reads it.
+"""
+
+import asyncio
+import os
+import re
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import httpx
+from pydantic import SecretStr
+
+from iar.config import Endpoint
+from iar.errors import UserError
+from iar.services.llm_answers import Failed, Verdict, judge_response, transport_reason
+
+_SHORTEST_SECRET = 8  # a placeholder such as "EMPTY" is no secret, and may well occur in a reply
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """One prompt. `json_schema` asks for structured output; another `attempt` is another purchase."""
+
+    system: str
+    user: str
+    json_schema: dict[str, Any] | None = None
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One call: what came of it, the body the server sent, and how long it took."""
+
+    verdict: Verdict
+    raw: str
+    seconds: float
+
+
+def read_key(endpoint: Endpoint) -> SecretStr:
+    """Return the API key, empty where none is configured. Raises UserError naming the variable, never its value."""
+    if not endpoint.api_key_env:
+        return SecretStr("")
+    key = os.environ.get(endpoint.api_key_env, "").strip()
+    if not key:
+        raise UserError(
+            f"LLM server '{endpoint.name}': environment variable {endpoint.api_key_env} (api_key_env) is not set:"
+            " export it with the API key, or leave api_key_env empty for a server without keys"
+        )
+    if not (key.isascii() and key.isprintable()):
+        raise UserError(
+            f"LLM server '{endpoint.name}': environment variable {endpoint.api_key_env} holds characters"
+            " that no API key has: export it again without line breaks"
+        )
+    return SecretStr(key)
+
+
+def chat_url(endpoint: Endpoint) -> str:
+    """Return the address of the chat call. Raises UserError for a base_url that carries a secret or a query."""
+    parts = re.match(r"^(https?)://([^/?#]*)([^?#]*)([?#].*)?$", endpoint.base_url)
+    if not parts or not parts[2] or "@" in parts[2] or parts[4]:
+        raise UserError(
+            f"LLM server '{endpoint.name}': base_url must be http(s)://host[:port]/path without user, password"
+            " or query: put the key into the environment variable that api_key_env names"
+        )
+    return endpoint.base_url.rstrip("/") + "/chat/completions"
+
+
+def hide(text: str, key: SecretStr) -> str:
+    """Return `text` without the key."""
+    secret = key.get_secret_value()
+    return text.replace(secret, "***") if len(secret) >= _SHORTEST_SECRET else text
+
+
+def chat_body(endpoint: Endpoint, request: ChatRequest) -> dict[str, Any]:
+    """Return the JSON of a chat call, all sampling parameters explicit."""
+    system = [{"role": "system", "content": request.system}] if request.system else []
+    body: dict[str, Any] = {
+        "model": endpoint.model,
+        "messages": [*system, {"role": "user", "content": request.user}],
+        "temperature": endpoint.temperature,
+        "top_p": endpoint.top_p,
+        "max_tokens": endpoint.max_tokens,
+    }
+    if request.json_schema is not None:
+        schema = {"name": "reply", "schema": request.json_schema, "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return body
+
+
+@asynccontextmanager
+async def open_http(
+    endpoint: Endpoint, most_seconds: float = float("inf")
+) -> AsyncIterator[tuple[httpx.AsyncClient, SecretStr]]:
+    """Open a connection pool for one endpoint; yield it with the key it sends."""
+    key = read_key(endpoint)
+    headers = {"Authorization": f"Bearer {key.get_secret_value()}"} if key.get_secret_value() else {}
+    limits = httpx.Limits(max_connections=2 * endpoint.concurrency)  # probes come on top of calls
+    timeout = min(endpoint.timeout_seconds, most_seconds)
+    async with httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits, verify=_tls()) as client:
+        yield client, key
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    return httpx.create_ssl_context()  # reads all root certificates, some 50 ms: once a process
+
+
+async def post(client: httpx.AsyncClient, endpoint: Endpoint, key: SecretStr, request: ChatRequest) -> Exchange:
+    """Make one call; the key is taken out of what the server sent."""
+    # httpx limits the time between two bytes; a server that trickles needs a limit on the whole call.
+    limit = client.timeout.read
+    started = time.monotonic()
+    try:
+        async with asyncio.timeout(limit):
+            response = await client.post(chat_url(endpoint), json=chat_body(endpoint, request))
+    except (TimeoutError, httpx.TimeoutException):
+        failed = Failed(f"no reply within {limit:g} s", retry=True)
+        return Exchange(failed, "", time.monotonic() - started)
+    except (httpx.TransportError, httpx.DecodingError) as error:
+        failed = Failed(hide(transport_reason(error), key), retry=True)
+        return Exchange(failed, "", time.monotonic() - started)
+    body = hide(response.text, key)
+    verdict = judge_response(endpoint, response.status_code, response.headers, body)
+    return Exchange(verdict, body, time.monotonic() - started)

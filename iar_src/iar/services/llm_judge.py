@@ -1,0 +1,90 @@
+"""A judge that is a language model: shows question, reference and reply, reads back 0, 0.5 or 1."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from iar.config import Endpoint
+from iar.methods.digest import digest_json
+from iar.methods.grading import Grading
+from iar.methods.prompting import fence, fill
+from iar.methods.reply_json import after_thinking, find_objects
+from iar.services.llm import ChatClient, ChatRequest, Patience
+from iar.services.llm_ask import Asked, ask, load_prompt
+
+_SCORES = {0: 0.0, 0.5: 0.5, 1: 1.0}
+_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"reason": {"type": "string"}, "score": {"type": "number", "enum": [0, 0.5, 1]}},
+    "required": ["reason", "score"],
+    "additionalProperties": False,
+}
+_WORDLESS = "not asked: the reply has no letter and no digit"
+
+
+class LlmJudge:
+    """One judge of the panel; `version` changes with the prompt, the model or its sampling."""
+
+    def __init__(self, endpoint: Endpoint, cache_folder: Path, patience: Patience | None = None) -> None:
+        self.name = endpoint.name
+        self._prompt = load_prompt("judge")
+        sampling = [endpoint.model, endpoint.temperature, endpoint.top_p, endpoint.max_tokens]
+        self.version = digest_json([self._prompt.version, *sampling])[:12]
+        self._client = ChatClient(endpoint, cache_folder, patience)
+
+    def judge_many(
+        self, gradings: Sequence[Grading], on_progress: Callable[[int, int], None] | None = None
+    ) -> list[tuple[float | None, str, str]]:
+        """Return (score, raw reply, error) for each reply, in order; score None is a failed vote with `error`.
+
+        A reply without a letter or digit scores 0 unasked: lone punctuation is known to fool judges
+        (arXiv 2507.08794). Raises UserError and TemporaryError as `ChatClient.complete` does.
+        """
+        wordy = [index for index, grading in enumerate(gradings) if _has_words(grading)]
+        requests = [self._request(gradings[index]) for index in wordy]
+        votes: list[tuple[float | None, str, str]] = [(0.0, _WORDLESS, "")] * len(gradings)
+        for index, asked in zip(wordy, ask(self._client, requests, read_score, on_progress), strict=True):
+            votes[index] = _vote(asked)
+        return votes
+
+    def _request(self, grading: Grading) -> ChatRequest:
+        reference = "\n".join(f"- {point}" for point in grading.points) or _reference(grading)
+        values = {
+            "question": fence(grading.question, "question"),
+            "reference": fence(reference, "reference"),
+            "reply": fence(grading.reply, "reply"),
+        }
+        return ChatRequest(self._prompt.system, fill(self._prompt.user, values), _SCHEMA)
+
+
+def read_score(text: str) -> float:
+    """Return the score of the last verdict in a judge's reply. Raises ValueError for anything but 0, 0.5 or 1.
+
+    A verdict outside the complete JSON objects (cut off, or quoted without escapes) makes the
+    reply unreadable: the object found beside it may be a quotation of what was graded.
+    """
+    found = find_objects(after_thinking(text))
+    verdicts = [item["score"] for item in found.objects if "score" in item]
+    if not verdicts:
+        raise ValueError("no JSON object with a score")
+    if '"score"' in found.rest:
+        raise ValueError("a verdict that is not complete JSON")
+    score = verdicts[-1]
+    if isinstance(score, bool) or not isinstance(score, int | float) or score not in _SCORES:
+        raise ValueError(f"score {str(score)[:40]!r} is not 0, 0.5 or 1")
+    return _SCORES[score]
+
+
+def _vote(asked: Asked[float]) -> tuple[float | None, str, str]:
+    return asked.value, asked.raw, asked.error
+
+
+def _reference(grading: Grading) -> str:
+    also = [alias for alias in grading.aliases if alias != grading.reference]
+    return grading.reference + "".join(f"\nAlso right: {alias}" for alias in also)
+
+
+def _has_words(grading: Grading) -> bool:
+    """Whether the reply has a letter or digit, or the reference has none either."""
+    expected = grading.reference + "".join(grading.points)
+    return any(map(str.isalnum, grading.reply)) or not any(map(str.isalnum, expected))

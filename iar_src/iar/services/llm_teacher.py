@@ -1,0 +1,256 @@
+"""The teacher that is a language model: six steps from chunks to questions with reference answers.
+
+The steps are those of the method's QA build (anchors, applicable types, questions, verification,
+answers) and the skeletons for reconstruction. Whatever a model proposes is checked here before it is kept.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+from iar.config import Endpoint
+from iar.methods.digest import digest_json
+from iar.methods.prompting import fence
+from iar.methods.question_form import anchor_fault, locate_quote, question_fault
+from iar.methods.teaching import TeacherOutput, funnel_step
+from iar.records import Anchor, Chunk, Document, QAPair, Reject
+from iar.services.llm import ChatClient, Patience
+from iar.services.llm_ask import Asked, load_prompt
+from iar.services.llm_outline import outline
+from iar.services.llm_teacher_replies import (
+    Certificate,
+    Choices,
+    Form,
+    ProposedAnchors,
+    ProposedAnswer,
+    ProposedQuestion,
+    ask_forms,
+)
+
+STEPS = ("anchors", "types", "question", "self_contained", "grounded", "answer", "skeleton")
+OnProgress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A question on its way: the anchor it is about, its type and its text so far."""
+
+    chunk: Chunk
+    anchor: Anchor
+    question_type: str = ""
+    question: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.chunk.id}:{self.anchor.start}-{self.anchor.end}"
+
+
+class LlmTeacher:
+    """Makes the records of the QA build through one chat server; `name` changes with model, sampling and prompts."""
+
+    def __init__(self, endpoint: Endpoint, cache_folder: Path, patience: Patience | None = None) -> None:
+        prompts = [load_prompt(step).version for step in STEPS]
+        sampling = [endpoint.model, endpoint.temperature, endpoint.top_p, endpoint.max_tokens]
+        self.name = f"llm:{endpoint.model}@{digest_json([prompts, sampling])[:8]}"
+        self._client = ChatClient(endpoint, cache_folder, patience)
+
+    def build(
+        self,
+        documents: Sequence[Document],
+        chunks: Sequence[Chunk],
+        anchors_per_chunk: int,
+        seed: int,
+        on_progress: OnProgress | None = None,
+    ) -> TeacherOutput:
+        """Return anchors, pairs, skeletons and everything dropped on the way, in the order of `chunks`.
+
+        `seed` is not used: the cache makes a reply repeatable, not the server. Raises UserError and
+        TemporaryError as `ChatClient.complete` does; another call with the same input goes on from there.
+        """
+        lesson = _Lesson(self._client, documents, on_progress)
+        anchored = lesson.find_anchors(chunks, anchors_per_chunk)
+        typed = lesson.choose_types(anchored)
+        asked = lesson.write_questions(typed)
+        verified = lesson.verify(asked)
+        pairs = lesson.answer(verified, self.name)
+        anchors = [draft.anchor for draft in anchored]
+        skeletons = outline(self._client, documents, chunks, anchors, self.name, lesson.progress_of("skeleton"))
+        kept: list[tuple[str, str, Sequence[object]]] = [
+            ("anchors", "anchor", anchored),
+            ("applicable", "anchor", typed),
+            ("questions", "question", asked),
+            ("verified", "question", verified),
+            ("answered", "question", pairs),
+        ]
+        funnel = [funnel_step(step, unit, len(items), lesson.rejects) for step, unit, items in kept]
+        return TeacherOutput(anchors, pairs, skeletons, lesson.rejects, funnel)
+
+
+class _Lesson:
+    """One run of the steps; collects what they drop."""
+
+    def __init__(self, client: ChatClient, documents: Sequence[Document], on_progress: OnProgress | None) -> None:
+        self.rejects: list[Reject] = []
+        self._client = client
+        self._documents = {document.id: document for document in documents}
+        self._on_progress = on_progress
+
+    def find_anchors(self, chunks: Sequence[Chunk], most: int) -> list[_Draft]:
+        """Step 1: literal, citable, distinct quotes, at most `most` a chunk."""
+        rows = [{"title": self._title(chunk), "passage": _passage(chunk.text), "most": str(most)} for chunk in chunks]
+        drafts: list[_Draft] = []
+        for chunk, asked in zip(chunks, self._ask("anchors", ProposedAnchors, rows), strict=True):
+            if asked.value is None:
+                self._drop_unread("anchors", chunk.id, asked)
+            elif not asked.value.anchors:
+                self._drop("anchors", chunk.id, "no anchor proposed", chunk.text)
+            else:
+                drafts += self._keep_anchors(chunk, asked.value, most)
+        return drafts
+
+    def _keep_anchors(self, chunk: Chunk, proposed: ProposedAnchors, most: int) -> list[_Draft]:
+        kept: list[_Draft] = []
+        seen: set[str] = set()
+        for proposal in proposed.anchors:
+            span = locate_quote(proposal.quote, chunk.text)
+            text = chunk.text[slice(*span)] if span else proposal.quote
+            fault = "" if span else "no literal quote of the chunk"
+            fault = fault or anchor_fault(text) or ("repeated anchor" if text.casefold() in seen else "")
+            fault = fault or ("beyond max_anchors" if len(kept) >= most else "")
+            if fault or span is None:
+                self._drop("anchors", chunk.id, fault, proposal.quote)
+                continue
+            seen.add(text.casefold())
+            kind = proposal.kind.strip().casefold()[:40]
+            kept.append(_Draft(chunk, Anchor(chunk.id, kind, text, chunk.start + span[0], chunk.start + span[1])))
+        return kept
+
+    def choose_types(self, drafts: Sequence[_Draft]) -> list[_Draft]:
+        """Step 2: the question type each chunk supports for each of its anchors."""
+        groups = [list(group) for _, group in groupby(drafts, key=lambda draft: draft.chunk.id)]
+        rows = [self._row(group[0]) | {"anchors": _numbered(group)} for group in groups]
+        typed: list[_Draft] = []
+        for group, asked in zip(groups, self._ask("types", Choices, rows), strict=True):
+            if asked.value is None:
+                for draft in group:
+                    self._drop_unread("applicable", draft.id, asked)
+                continue
+            chosen = {choice.anchor: choice.question_type for choice in reversed(asked.value.choices)}
+            for number, draft in enumerate(group, 1):
+                if chosen.get(number, "none") == "none":
+                    self._drop("applicable", draft.id, "no applicable question type", draft.anchor.text)
+                else:
+                    typed.append(replace(draft, question_type=chosen[number]))
+        return typed
+
+    def write_questions(self, drafts: Sequence[_Draft]) -> list[_Draft]:
+        """Step 3: one question an anchor, refused at once where its form shows that it needs the document."""
+        rows = [
+            self._row(draft)
+            | {"anchor": fence(draft.anchor.text, "object"), "question_type": draft.question_type.replace("_", " ")}
+            for draft in drafts
+        ]
+        kept: list[_Draft] = []
+        seen: set[tuple[str, str]] = set()
+        for draft, asked in zip(drafts, self._ask("question", ProposedQuestion, rows), strict=True):
+            if asked.value is None:
+                self._drop_unread("questions", draft.id, asked)
+                continue
+            question = " ".join(asked.value.question.split())
+            fault = question_fault(question)
+            if not fault and (draft.chunk.id, question) in seen:
+                fault = "repeated question"
+            if fault:
+                self._drop("questions", draft.id, fault, question)
+                continue
+            seen.add((draft.chunk.id, question))
+            kept.append(replace(draft, question=question))
+        return kept
+
+    def verify(self, drafts: Sequence[_Draft]) -> list[_Draft]:
+        """Step 4: two certifiers; the one of self-containedness sees the question and nothing else."""
+        drafts = self._certify("self_contained", "not self-contained", drafts, [_question(draft) for draft in drafts])
+        grounded = [_question(draft) | {"passage": _passage(draft.chunk.text)} for draft in drafts]
+        return self._certify("grounded", "not grounded in the chunk", drafts, grounded)
+
+    def _certify(
+        self, prompt: str, fault: str, drafts: Sequence[_Draft], rows: Sequence[Mapping[str, str]]
+    ) -> list[_Draft]:
+        passed: list[_Draft] = []
+        for draft, asked in zip(drafts, self._ask(prompt, Certificate, rows), strict=True):
+            if asked.value is None:
+                self._drop_unread("verified", draft.id, asked)
+            elif not asked.value.passed:
+                self._drop("verified", draft.id, fault, f"{draft.question} [{asked.value.reason}]")
+            else:
+                passed.append(draft)
+        return passed
+
+    def answer(self, drafts: Sequence[_Draft], teacher: str) -> list[QAPair]:
+        """Step 5: an answer from the same chunk; short forms count only where the chunk has them literally."""
+        rows = [_question(draft) | {"passage": _passage(draft.chunk.text)} for draft in drafts]
+        pairs: list[QAPair] = []
+        for draft, asked in zip(drafts, self._ask("answer", ProposedAnswer, rows), strict=True):
+            if asked.value is None:
+                self._drop_unread("answered", draft.id, asked)
+            elif not asked.value.answered or not asked.value.answer.strip():
+                self._drop("answered", draft.id, "not answered from the chunk", draft.question)
+            else:
+                pairs.append(_pair(draft, asked.value, teacher))
+        return pairs
+
+    def _ask(self, step: str, form: type[Form], rows: Sequence[Mapping[str, str]]) -> list[Asked[Form]]:
+        return ask_forms(self._client, step, form, rows, self.progress_of(step))
+
+    def progress_of(self, step: str) -> Callable[[int, int], None]:
+        """Return a progress report for one step, as percent of that step out of all."""
+
+        def report(done: int, total: int) -> None:
+            if self._on_progress:
+                percent = 100 * done // total if total else 100
+                self._on_progress(100 * STEPS.index(step) + percent, 100 * len(STEPS))
+
+        return report
+
+    def _title(self, chunk: Chunk) -> str:
+        return fence(self._documents[chunk.document_id].title, "title")
+
+    def _row(self, draft: _Draft) -> dict[str, str]:
+        return {"title": self._title(draft.chunk), "passage": _passage(draft.chunk.text)}
+
+    def _drop(self, step: str, item_id: str, reason: str, text: str) -> None:
+        self.rejects.append(Reject(step, item_id, reason, text))
+
+    def _drop_unread(self, step: str, item_id: str, asked: Asked[Form]) -> None:
+        reason = "unreadable reply" if asked.raw else "no reply"
+        self._drop(step, item_id, reason, f"{asked.error} [{asked.raw}]" if asked.raw else asked.error)
+
+
+def _passage(text: str) -> str:
+    return fence(text, "passage")
+
+
+def _question(draft: _Draft) -> dict[str, str]:
+    return {"question": fence(draft.question, "question")}
+
+
+def _numbered(group: Sequence[_Draft]) -> str:
+    return fence("\n".join(f"{number}. {draft.anchor.text}" for number, draft in enumerate(group, 1)), "objects")
+
+
+def _pair(draft: _Draft, proposed: ProposedAnswer, teacher: str) -> QAPair:
+    spans = [locate_quote(form, draft.chunk.text) for form in proposed.short_forms]
+    aliases = tuple(dict.fromkeys(draft.chunk.text[slice(*span)] for span in spans if span))
+    return QAPair(
+        id="qa-" + digest_json([draft.chunk.id, draft.question])[:12],
+        document_id=draft.chunk.document_id,
+        chunk_id=draft.chunk.id,
+        split="",
+        question_type=draft.question_type,
+        question=draft.question,
+        answer=proposed.answer.strip(),
+        aliases=aliases,
+        anchor=draft.anchor.text,
+        teacher=teacher,
+    )

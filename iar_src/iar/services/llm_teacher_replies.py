@@ -1,0 +1,123 @@
+"""The forms a teacher's replies have, and how a reply is read into one of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from iar.methods.prompting import fill
+from iar.methods.reply_json import after_thinking, find_objects, repairs
+from iar.services.llm import ChatClient, ChatRequest
+from iar.services.llm_ask import Asked, ask, load_prompt
+
+QuestionType = Literal[
+    "fact_extraction",
+    "mechanism_explanation",
+    "design_motivation",
+    "conditions_and_constraints",
+    "limitations_and_tradeoffs",
+    "comparison_and_relation",
+]
+
+
+class ReplyForm(BaseModel):
+    """A JSON object a model must reply with; further keys are ignored, types are not converted."""
+
+    # Servers with strict structured output want every object closed.
+    model_config = ConfigDict(strict=True, frozen=True, json_schema_extra={"additionalProperties": False})
+
+
+class ProposedAnchor(ReplyForm):
+    """A literal quote and what kind of object it names."""
+
+    quote: str
+    kind: str
+
+
+class ProposedAnchors(ReplyForm):
+    """Step 1."""
+
+    anchors: list[ProposedAnchor]
+
+
+class Choice(ReplyForm):
+    """An anchor by number, from 1, and the question type the chunk supports for it."""
+
+    anchor: int
+    question_type: QuestionType | Literal["none"]
+
+
+class Choices(ReplyForm):
+    """Step 2."""
+
+    choices: list[Choice]
+
+
+class ProposedQuestion(ReplyForm):
+    """Step 3."""
+
+    question: str
+
+
+class Certificate(ReplyForm):
+    """Step 4, of either certifier; the reason comes first so that it is thought before the verdict."""
+
+    reason: str
+    passed: bool
+
+
+class ProposedAnswer(ReplyForm):
+    """Step 5."""
+
+    answered: bool
+    answer: str
+    short_forms: list[str]
+
+
+class Outline(ReplyForm):
+    """Step 6: the skeleton's lines."""
+
+    points: list[str]
+
+
+Form = TypeVar("Form", bound=ReplyForm)
+
+
+@cache
+def schema_of(form: type[ReplyForm]) -> dict[str, Any]:
+    """Return the JSON schema a server is asked to keep to."""
+    return form.model_json_schema()
+
+
+def reader_of(form: type[Form]) -> Callable[[str], Form]:
+    """Return a function that reads a reply as `form`: its last complete object, else a cut-off one's whole parts.
+
+    The function raises ValueError with the reason.
+    """
+
+    def read(text: str) -> Form:
+        spoken = after_thinking(text)
+        fault = "no JSON object"
+        for data in [*reversed(find_objects(spoken).objects), *repairs(spoken)]:
+            try:
+                return form.model_validate(data)
+            except ValidationError as error:
+                first = error.errors(include_url=False, include_input=False)[0]
+                fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise ValueError(fault)
+
+    return read
+
+
+def ask_forms(
+    client: ChatClient,
+    prompt_name: str,
+    form: type[Form],
+    rows: Sequence[Mapping[str, str]],
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Asked[Form]]:
+    """Return one result a row: the prompt filled with the row's values, the reply read as `form`."""
+    prompt = load_prompt(prompt_name)
+    requests = [ChatRequest(prompt.system, fill(prompt.user, row), schema_of(form)) for row in rows]
+    return ask(client, requests, reader_of(form), on_progress)

@@ -1,0 +1,44 @@
+"""What an evaluation stage reports: `scores.jsonl`, numbers and a table for the UI, entries for the registry."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from iar.methods.digest import digest_json
+from iar.records import Lineage, ModelScores, Outcome, SuiteScore, to_json, write_records
+from iar.services.suites import SUITES
+
+
+def scores_outcome(out: Path, all_scores: Sequence[ModelScores]) -> Outcome:
+    """Write `scores.jsonl` under `out` and return the report on all models."""
+    write_records(out / "scores.jsonl", all_scores)
+    metrics: dict[str, float] = {}
+    for scores in all_scores:
+        metrics[f"{scores.model}/general"] = scores.general
+        metrics |= {f"{scores.model}/{suite.suite}": suite.points for suite in scores.suites}
+    return Outcome(metrics, scores_table(all_scores), tuple(map(_entry, all_scores)))
+
+
+def scores_table(all_scores: Sequence[ModelScores]) -> str:
+    """Return scores in points with 95 % intervals as a Markdown table."""
+    lines = [f"| model | {' | '.join(SUITES)} | general |", "| --- |" + " --- |" * (len(SUITES) + 1)]
+    for scores in all_scores:
+        name = f"{scores.model} = {scores.duplicate_of}" if scores.duplicate_of else scores.model
+        cells = [_cell(scores.suite(suite)) for suite in SUITES]
+        general = _interval(scores.general, scores.general_low, scores.general_high)
+        lines.append(f"| {' | '.join([name, *cells, general])} |")
+    return "\n".join(lines)
+
+
+def _cell(score: SuiteScore) -> str:
+    unscored = f", {score.unscored} unscored" if score.unscored else ""
+    return _interval(score.points, score.low, score.high) + unscored
+
+
+def _interval(points: float, low: float, high: float) -> str:
+    return f"{points:.1f} ({low:.1f}-{high:.1f})"
+
+
+def _entry(scores: ModelScores) -> Lineage:
+    payload = to_json(scores)
+    name = f"{scores.model} on {scores.split}"
+    return Lineage("scores", digest_json(payload), name, payload, (("evaluated", scores.checkpoint_digest),))

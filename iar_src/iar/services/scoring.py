@@ -1,0 +1,236 @@
+"""From a checkpoint to its scores: replies, votes, item scores, then means with intervals.
+
+Each model has a folder of its own; `scores.json` is written last and means: this model is done.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from iar.config import RunFile
+from iar.errors import PermanentError, TemporaryError
+from iar.methods.bootstrap import mean_interval, mean_of_means_interval
+from iar.methods.ifeval import check_reply
+from iar.methods.mmlu import find_letter
+from iar.records import (
+    EvalItem,
+    ItemScore,
+    ModelScores,
+    Reply,
+    SuiteScore,
+    from_json,
+    read_records,
+    to_json,
+    write_json,
+    write_records,
+)
+from iar.services.checkpoints import recorded_digest
+from iar.services.engine import Engine
+from iar.services.judges import JUDGED, ArchivedVote, Judge, Judged, read_votes, vote, write_votes
+from iar.services.replies import complete_replies
+from iar.services.suites import GENERAL, SUITES
+
+REPLIES, VOTES, ITEMS, SCORES = "replies.jsonl", "votes.parquet", "items.jsonl", "scores.json"
+UNPARSED, LOOSE_ONLY = "unparsed", "loose only"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model under evaluation: its id in every table, its checkpoint folder and the digest of its weights."""
+
+    model: str
+    checkpoint: Path
+    digest: str
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What every model of a stage is asked, and how it is judged: items by suite, the split they are from."""
+
+    run_file: RunFile
+    split: str
+    suites: Mapping[str, Sequence[EvalItem]]
+    judges: Sequence[Judge]
+
+    @property
+    def items(self) -> list[EvalItem]:
+        """All items, in the order of the suites."""
+        return [item for name in SUITES for item in self.suites[name]]
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What is known of the same weights from an earlier examination; generation and rules repeat themselves."""
+
+    replies: tuple[Reply, ...] = ()
+    votes: tuple[ArchivedVote, ...] = ()
+
+
+def reference_subjects(inputs: Mapping[str, Path]) -> list[Subject]:
+    """Return theta_0, vanilla and theta_IA from the inputs base, vanilla and tuned."""
+    folders = {
+        "theta_0": inputs["base"],
+        "vanilla": inputs["vanilla"] / "checkpoint",
+        "theta_IA": inputs["tuned"] / "checkpoint",
+    }
+    return [Subject(model, folder, recorded_digest(folder)) for model, folder in folders.items()]
+
+
+def score_all(
+    subjects: Sequence[Subject],
+    examination: Examination,
+    out: Path,
+    update: Callable[[float, float, str], None],
+    earlier: Mapping[str, Earlier] | None = None,
+) -> list[ModelScores]:
+    """Examine models one after the other, each in its folder under `out`; `update(done, all, model)` counts models."""
+    scores = []
+    for number, subject in enumerate(subjects):
+        known = (earlier or {}).get(subject.model)
+        report = _fraction_of(update, subject.model, number, len(subjects))
+        scores.append(score_model(subject, examination, out / subject.model, known, report))
+        update(number + 1, len(subjects), subject.model)
+    return scores
+
+
+def _fraction_of(
+    update: Callable[[float, float, str], None], model: str, number: int, count: int
+) -> Callable[[int, int], None]:
+    """Report the replies of the running model as a part of it."""
+    return lambda done, total: update(number + 0.99 * done / total, count, model)
+
+
+def score_model(
+    subject: Subject,
+    examination: Examination,
+    folder: Path,
+    earlier: Earlier | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> ModelScores:
+    """Examine one model and return its scores; files go to `folder`, work found there is not repeated.
+
+    Raises TemporaryError where no reply of a suite got a score.
+    """
+    if (folder / SCORES).is_file():
+        return read_scores(folder, subject)
+    folder.mkdir(parents=True, exist_ok=True)
+    earlier = earlier or Earlier()
+    settings = examination.run_file.evaluate
+
+    def load_engine() -> Engine:
+        return Engine(subject.checkpoint, examination.run_file.model.system_turn, settings.batch_size)
+
+    replies = complete_replies(folder / REPLIES, examination.items, load_engine, earlier.replies, on_progress)
+    judged_items = [item for name in JUDGED for item in examination.suites[name]]
+    verdicts = vote(subject.model, judged_items, replies, examination.judges, earlier.votes)
+    write_votes(folder / VOTES, verdicts.votes)
+
+    items = [item_score(subject.model, item, replies[item.id], verdicts.settled) for item in examination.items]
+    write_records(folder / ITEMS, items)
+    known = {reply.item_id for reply in earlier.replies}
+    scores = _model_scores(subject, examination, items, replies, verdicts.settled, known)
+    write_json(folder / SCORES, to_json(scores))
+    return scores
+
+
+def item_score(model: str, item: EvalItem, reply: Reply, settled: Mapping[str, Judged]) -> ItemScore:
+    """Return the score of one reply: by the panel for domain and msbench, checked directly for the others."""
+    if item.suite in JUDGED:
+        return ItemScore(model, item.suite, item.id, settled[item.id].score, settled[item.id].note)
+    if item.suite == "mmlu":
+        letter = find_letter(reply.text, item.reference["choices"])
+        score = float(letter == item.reference["answer"])
+        return ItemScore(model, item.suite, item.id, score, "" if letter else UNPARSED)
+    reference = item.reference
+    followed = check_reply(item.prompt, reference["instruction_ids"], reference["kwargs"], reply.text)
+    note = LOOSE_ONLY if followed.loose and not followed.strict else ""
+    return ItemScore(model, item.suite, item.id, float(followed.strict), note)
+
+
+def _model_scores(
+    subject: Subject,
+    examination: Examination,
+    items: Sequence[ItemScore],
+    replies: Mapping[str, Reply],
+    settled: Mapping[str, Judged],
+    known: set[str],
+) -> ModelScores:
+    resamples, seed = examination.run_file.evaluate.resamples, examination.run_file.run.seed
+    suites, points = [], {}
+    for name in SUITES:
+        scores = [item for item in items if item.suite == name]
+        points[name] = _points(name, scores)
+        mean, low, high = mean_interval(points[name], resamples, seed)
+        unscored = len(scores) - len(points[name])
+        details = _details(name, scores, replies, settled, known)
+        suites.append(SuiteScore(name, mean, low, high, len(scores), unscored, details))
+    general, low, high = mean_of_means_interval([points[name] for name in GENERAL], resamples, seed)
+    return ModelScores(
+        subject.model, examination.split, subject.digest, tuple(suites), suites[0].points, general, low, high
+    )
+
+
+def _points(suite: str, scores: Sequence[ItemScore]) -> list[float]:
+    points = [100 * item.score for item in scores if item.score is not None]
+    if not points:
+        raise TemporaryError(
+            f"{suite}: no reply of {scores[0].model} got two valid votes of {len(scores)}; look at the errors in "
+            f"{VOTES}, check the judges' servers and run again"
+        )
+    return points
+
+
+def _details(
+    suite: str,
+    scores: Sequence[ItemScore],
+    replies: Mapping[str, Reply],
+    settled: Mapping[str, Judged],
+    known: set[str],
+) -> dict[str, float]:
+    """Return shares between 0 and 1 of all items of a suite."""
+
+    def share(flags: Iterable[bool]) -> float:
+        return sum(flags) / len(scores)
+
+    details = {
+        "strict_share": share(item.score == 1 for item in scores),
+        "truncated_share": share(replies[item.item_id].truncated for item in scores),
+        "reused_share": share(item.item_id in known for item in scores),
+    }
+    if suite in JUDGED:
+        details["third_judge_rate"] = share(settled[item.item_id].third for item in scores)
+        details["flagged_share"] = share(item.note != "" for item in scores)
+    elif suite == "mmlu":
+        details["unparsed_share"] = share(item.note == UNPARSED for item in scores)
+    else:
+        details["loose_share"] = share(item.score == 1 or item.note == LOOSE_ONLY for item in scores)
+    return details
+
+
+def read_scores(folder: Path, subject: Subject) -> ModelScores:
+    """Return finished scores. Raises PermanentError where they are of other weights."""
+    scores = from_json(ModelScores, json.loads((folder / SCORES).read_text(encoding="utf-8")))
+    if scores.checkpoint_digest != subject.digest:
+        raise PermanentError(
+            f"{folder / SCORES}: scores of weights {scores.checkpoint_digest[:12]}, but {subject.model} is "
+            f"{subject.digest[:12]} now; delete the folder"
+        )
+    return scores
+
+
+def general_results(subject: Subject, folders: Iterable[Path]) -> Earlier:
+    """Return replies and votes of the general suites from the first folder with finished scores of the same weights."""
+    for folder in folders:
+        finished = folder / subject.model / SCORES
+        if not finished.is_file():
+            continue
+        scores = from_json(ModelScores, json.loads(finished.read_text(encoding="utf-8")))
+        if scores.checkpoint_digest != subject.digest or scores.duplicate_of:
+            continue
+        items = read_records(finished.parent / ITEMS, ItemScore)
+        general = {item.item_id for item in items if item.suite in GENERAL}
+        replies = [reply for reply in read_records(finished.parent / REPLIES, Reply) if reply.item_id in general]
+        votes = [one for one in read_votes(finished.parent / VOTES) if one.vote.suite in GENERAL]
+        return Earlier(tuple(replies), tuple(votes))
+    return Earlier()

@@ -1,0 +1,152 @@
+"""The key of a stage: what its result depends on, and nothing else. Equal keys mean: reuse the result."""
+
+import ast
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import iar
+from iar.config import RunFile
+from iar.errors import PermanentError
+from iar.methods.digest import digest_file, digest_json
+
+PACKAGE = Path(iar.__file__).parent
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """What one stage depends on.
+
+    `settings`: places in the run file. `files`: places whose value may name a file or folder; its
+    bytes count. `needs` and `may`: input roles as patterns. `sharded`: the result is one of several
+    parts. `each_run`: the result is about this one run, never shared with another.
+    """
+
+    settings: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    may: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    sharded: bool = False
+    each_run: bool = False
+
+
+JUDGING = ("evaluate", "model.system_turn", "run.seed")
+PROBES = ("evaluate.ifeval", "evaluate.mmlu", "evaluate.msbench")
+
+STAGES: dict[str, StageSpec] = {
+    "base_model": StageSpec(("model.source", "model.revision", "model.digest"), files=("model.source",)),
+    "qa_build": StageSpec(("documents", "qa_build", "run.seed"), files=("documents.path",)),
+    "inject": StageSpec(("inject", "model.system_turn", "run.seed"), needs=("data", "base")),
+    "align": StageSpec(("align", "model.system_turn", "run.seed"), needs=("data", "base"), may=("start",)),
+    "merge_candidate": StageSpec(("recover", "run.seed"), needs=("base", "tuned"), sharded=True),
+    "judge_eval": StageSpec(JUDGING, needs=("data", "base"), may=("vanilla", "tuned", "candidates"), files=PROBES),
+    "selector": StageSpec(("select", "recover", "run.seed"), needs=("data", "references", "candidates_*", "scores_*")),
+    "locked_test": StageSpec(
+        JUDGING, needs=("data", "selector", "base", "vanilla", "tuned", "candidates_*"), files=PROBES
+    ),
+    "register": StageSpec(
+        ("register",),
+        needs=("data", "base", "inject", "tuned", "vanilla", "references", "candidates_*", "scores_*"),
+        may=("selector", "locked_test"),
+        each_run=True,
+    ),
+}
+
+# They keep books and move files; a change in them cannot change what a stage computes.
+BOOKKEEPING = frozenset(("errors", "services.workspace", "services.progress", "services.registry", "services.tracking"))
+
+
+def key_parts(
+    stage: str, run_file: RunFile, inputs: Mapping[str, str], shard: int = 1, shards: int = 1
+) -> dict[str, Any]:
+    """Return everything a stage's result depends on; `inputs` are content digests by role."""
+    spec = STAGES[stage]
+    check_roles(stage, inputs)
+    data = run_file.model_dump(mode="json")
+    parts: dict[str, Any] = {
+        "stage": stage,
+        "settings": {place: look_up(data, place) for place in spec.settings},
+        "files": {place: digest_place(str(look_up(data, place))) for place in spec.files},
+        "inputs": dict(inputs),
+        "code": code_digest(stage),
+    }
+    if spec.sharded:
+        parts["shard"] = [shard, shards]
+    if spec.each_run:
+        parts["run"] = run_file.digest
+    return parts
+
+
+def check_roles(stage: str, roles: Iterable[str]) -> None:
+    """Raise PermanentError when the pipeline wires a stage with a missing or an unknown input."""
+    spec, given = STAGES[stage], list(roles)
+    missing = [need for need in spec.needs if not any(fnmatch(role, need) for role in given)]
+    unknown = [role for role in given if not any(fnmatch(role, known) for known in spec.needs + spec.may)]
+    if missing or unknown:
+        raise PermanentError(f"stage {stage}: inputs missing: {missing}, unknown: {unknown}; mend the pipeline")
+
+
+def look_up(data: dict[str, Any], place: str) -> Any:
+    """Return the value at a dotted place of a run file's data."""
+    return functools.reduce(lambda value, name: value[name], place.split("."), data)
+
+
+def digest_place(place: str) -> str:
+    """Return the digest of a file's bytes, of all files below a folder, or "" where there is neither."""
+    path = Path(place)
+    if path.is_file():
+        return digest_file(path)
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        return digest_json({str(file.relative_to(path)): digest_file(file) for file in files})
+    return ""
+
+
+@functools.cache
+def code_digest(stage: str) -> str:
+    """Return the SHA-256 over the sources of a stage and of every module of ours it can reach.
+
+    Imports inside functions count, those for type checkers only do not; the prompt texts count
+    where a module reads them.
+    """
+    sources: dict[str, str] = {}
+    waiting = [f"stages.{stage}"]
+    while waiting:
+        module = waiting.pop()
+        path = source_path(module)
+        if path is None or module in sources or module in BOOKKEEPING:
+            continue
+        sources[module] = digest_file(path)
+        source = path.read_text(encoding="utf-8")
+        waiting += imported_modules(source)
+        if '"prompts"' in source:
+            sources["prompts"] = digest_place(str(PACKAGE / "prompts"))
+    return digest_json(sources)
+
+
+def source_path(module: str) -> Path | None:
+    """Return the source file of `iar.<module>`; None when that is no module but a name inside one."""
+    place = PACKAGE.joinpath(*module.split(".")) if module else PACKAGE
+    return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
+
+
+def imported_modules(source: str) -> Iterator[str]:
+    """Yield what a source imports from `iar`, without that prefix; names of functions may be among them."""
+    for node in _executed_nodes(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name[4:] for alias in node.names if alias.name.startswith("iar."))
+        elif isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith("iar."):
+            parent = node.module[4:]
+            yield parent
+            yield from (f"{parent}.{alias.name}".lstrip(".") for alias in node.names)
+
+
+def _executed_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _executed_nodes(child)

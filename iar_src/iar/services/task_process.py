@@ -1,0 +1,110 @@
+"""The process of one pipeline task: run the stage, show its outcome, end with the right exit code."""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from iar.config import RunFile
+from iar.errors import ExitCode, IarError, NoFeasibleCandidate, PermanentError, TemporaryError, UserError
+from iar.records import write_json
+from iar.services.execution import execute, finite
+from iar.services.progress import Progress
+from iar.services.workspace import Workspace
+
+RUNNER_PID = "IAR_RUNNER_PID"
+KINDS: dict[type[IarError], str] = {
+    UserError: "user_error",
+    TemporaryError: "temporary",
+    PermanentError: "permanent",
+    NoFeasibleCandidate: "no_feasible_candidate",
+}
+
+
+class MetricsOutput(Protocol):
+    """The part of kfp.dsl.Metrics that a component uses."""
+
+    def log_metric(self, metric: str, value: float) -> None:
+        """Show one number in the UI."""
+
+
+class FileOutput(Protocol):
+    """The part of kfp.dsl.Markdown and kfp.dsl.HTML that a component uses."""
+
+    path: str
+
+
+def run_component(
+    stage: str, run_file: str, inputs: Mapping[str, str | Sequence[str]], metrics: MetricsOutput, summary: FileOutput,
+    name: str = "", shard: int = 1, shards: int = 1, page: FileOutput | None = None,
+) -> str:  # fmt: skip
+    """Execute a stage inside a pipeline component, show its outcome in the UI, return its reference.
+
+    A list of references under a role becomes the roles <role>_1, <role>_2, ...
+    An error ends the process with its exit code and one line, written to the run's error.json too.
+    """
+    end_with_runner()
+    try:
+        finished = execute(stage, run_file, dict(_by_role(inputs)), name, shard, shards)
+    except Exception as error:
+        raise SystemExit(_report(error, name or stage.replace("_", "-"), run_file)) from error
+    for metric, value in finite(finished.outcome.metrics).items():
+        metrics.log_metric(metric, value)
+    Path(summary.path).write_text(finished.outcome.markdown, encoding="utf-8")
+    if page is not None:
+        Path(page.path).write_bytes((finished.ref.path / "report.html").read_bytes())
+    return str(finished.ref)
+
+
+def _by_role(inputs: Mapping[str, str | Sequence[str]]) -> Iterator[tuple[str, str]]:
+    for role, given in inputs.items():
+        if isinstance(given, str):
+            yield role, given
+        else:
+            yield from ((f"{role}_{number}", ref) for number, ref in enumerate(given, 1))
+
+
+def _report(error: Exception, task: str, run_file_text: str) -> int:
+    """Write down why a task failed; return the exit code. Unexpected errors keep their traceback."""
+    expected = isinstance(error, IarError)
+    if not expected:
+        traceback.print_exc()
+    message = str(error) if expected else f"unexpected {type(error).__name__}: {error}"
+    print(f"{task}: {message}", file=sys.stderr)
+    run_file = RunFile.model_validate_json(run_file_text)
+    folder = Workspace.of(run_file).run(run_file.run_id)
+    with contextlib.suppress(OSError):  # a full disk must not hide the error itself
+        write_error(folder, task, error, message)
+        Progress(folder / "progress.jsonl", task).failed(message)
+    return int(error.exit_code) if isinstance(error, IarError) else int(ExitCode.BUG)
+
+
+def write_error(folder: Path, task: str, error: Exception, message: str) -> None:
+    """Write a run's error.json: {task, kind, message, exit_code}."""
+    code = error.exit_code if isinstance(error, IarError) else ExitCode.BUG
+    kind = KINDS[type(error)] if isinstance(error, IarError) else "bug"
+    write_json(folder / "error.json", {"task": task, "kind": kind, "message": message, "exit_code": int(code)})
+
+
+def end_with_runner() -> None:
+    """End this process when the local runner that started it is gone, however it died: one writer only."""
+    pid = int(os.environ.get(RUNNER_PID, "0"))
+    if not pid or not hasattr(os, "pidfd_open"):
+        return
+    try:
+        runner = os.pidfd_open(pid)
+    except ProcessLookupError:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return
+
+    def wait_and_end() -> None:
+        select.select([runner], [], [])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait_and_end, daemon=True, name="end-with-runner").start()

@@ -1,0 +1,42 @@
+"""The only way to the held-out test questions: after the pick is fixed, and never unseen."""
+
+from pathlib import Path
+
+from iar.errors import UserError
+from iar.methods.digest import digest_file, digest_json
+from iar.records import QAPair, Selection, read_records, to_json
+from iar.services.registry import Registry
+
+READ_TEST = "read-test"
+_TEST_FILE = "test.jsonl"
+
+
+def open_locked_test(data: Path, selection: Selection, registry: Registry) -> list[QAPair]:
+    """Return the test questions with their answers; before that, enter the read into the registry.
+
+    A further read is possible, and its event says how many came before and for which picks. Raises
+    UserError without a pick, for a selection the registry does not know, and for other data than it was made on.
+    """
+    if not selection.pick:
+        raise UserError("the test stays locked: the selection has no pick; lower the bar in select or train again")
+    decision = digest_json(to_json(selection))
+    if not registry.labels([decision]):
+        raise UserError(
+            f"the test stays locked: the selection of {selection.pick} is not in the registry; run the selector first"
+        )
+    if digest_file(data / "validation.jsonl") != selection.dataset_digest:
+        raise UserError(
+            f"the test stays locked: {data} holds other questions than those {selection.pick} was picked on; "
+            "run the selector on this data"
+        )
+    subject = digest_file(data / _TEST_FILE)
+    earlier = [event.payload["pick"] for event in registry.events(subject) if event.kind == READ_TEST]
+    payload = {
+        "pick": selection.pick,
+        "candidate_digest": selection.candidate_digest,
+        "decision": decision,
+        "earlier_reads": len(earlier),
+        "other_picks_before": sorted(set(earlier) - {selection.pick}),
+    }
+    registry.event(READ_TEST, subject, payload)
+    return list(read_records(data / _TEST_FILE, QAPair))

@@ -1,0 +1,200 @@
+"""The state folder: finished artifacts with their manifests, work in progress, and one folder a run.
+
+STATE/artifacts/<task>/<key>/    finished; manifest.json was written last
+STATE/work/<task>-<key>/         in progress; survives a kill, the same key continues there
+STATE/runs/<run id>/             run.json, progress.jsonl, error.json, log.txt, tasks/<task>.json
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from iar.config import RunFile
+from iar.errors import PermanentError, UserError
+from iar.methods.digest import digest_file, digest_json
+from iar.records import Outcome, from_json, to_json, write_json
+from iar.services.progress import Progress
+
+if TYPE_CHECKING:
+    from iar.services.registry import Registry
+
+MANIFEST = "manifest.json"
+KEY_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of an artifact: path relative to its folder, bytes, SHA-256."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a finished artifact is, from which key it was made and what the stage reported.
+
+    `started` is Unix time, `seconds` what the last try took.
+    """
+
+    task: str
+    stage: str
+    key: str
+    key_parts: dict[str, Any]
+    code: str
+    started: float
+    seconds: float
+    files: tuple[StoredFile, ...]
+    outcome: Outcome
+
+    @property
+    def content(self) -> str:
+        """SHA-256 of names and bytes only: equal results have equal content, whenever they were made."""
+        return digest_json({file.path: file.sha256 for file in self.files})
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A finished artifact as a string between tasks: `file:///folder@sha256:<digest of its manifest>`."""
+
+    path: Path
+    digest: str
+
+    def __str__(self) -> str:
+        return f"file://{quote(str(self.path))}@sha256:{self.digest}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Ref":
+        """Read a reference. Raises UserError for any other text."""
+        place, separator, digest = text.rpartition("@sha256:")
+        path = Path(unquote(place.removeprefix("file://")))
+        if not (separator and place.startswith("file:///") and len(digest) == 64):
+            raise UserError(f"artifact reference {text!r}: expected file:///folder@sha256:<64 digits>")
+        return cls(path, digest)
+
+    def open(self, verify: bool = False) -> Manifest:
+        """Return the manifest, checked against the digest; with `verify` every file's bytes too.
+
+        Raises UserError when the artifact is gone, PermanentError when it was changed.
+        """
+        if not (self.path / MANIFEST).is_file():
+            raise UserError(f"artifact {self.path} is gone: run the same run file again to rebuild it")
+        if digest_file(self.path / MANIFEST) != self.digest:
+            raise PermanentError(f"artifact {self.path}: its manifest was changed; delete the folder to rebuild it")
+        manifest = read_manifest(self.path)
+        for stored in damaged(self.path, manifest, verify):
+            raise PermanentError(f"artifact {self.path}: {stored.path} was changed; delete the folder to rebuild it")
+        return manifest
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a finished artifact."""
+    data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    data["outcome"] = from_json(Outcome, data["outcome"])
+    return from_json(Manifest, data)
+
+
+def damaged(folder: Path, manifest: Manifest, verify: bool) -> Iterator[StoredFile]:
+    """Yield the files whose size, or with `verify` whose bytes, are not what the manifest says."""
+    for stored in manifest.files:
+        path = folder / stored.path
+        same_size = path.is_file() and path.stat().st_size == stored.size
+        if not same_size or (verify and digest_file(path) != stored.sha256):
+            yield stored
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The folders below one state folder."""
+
+    state: Path
+
+    @classmethod
+    def of(cls, run_file: RunFile) -> "Workspace":
+        """Return the workspace of a run file; the environment variable IAR_STATE goes first."""
+        return cls(Path(os.environ.get("IAR_STATE") or run_file.run.state).resolve())
+
+    def artifact(self, task: str, key: str) -> Path:
+        """Return the folder of a finished artifact."""
+        return self.state / "artifacts" / task / key[:KEY_DIGITS]
+
+    def work(self, task: str, key: str) -> Path:
+        """Return the folder where this artifact is being made."""
+        return self.state / "work" / f"{task}-{key[:KEY_DIGITS]}"
+
+    def run(self, run_id: str) -> Path:
+        """Return the folder of a run."""
+        return self.state / "runs" / run_id
+
+    def find(self, task: str, key: str, verify: bool = False) -> Manifest | None:
+        """Return the manifest of a finished, undamaged artifact of this key."""
+        folder = self.artifact(task, key)
+        if not (folder / MANIFEST).is_file():
+            return None
+        manifest = read_manifest(folder)
+        whole = manifest.key == key and not any(damaged(folder, manifest, verify))
+        return manifest if whole else None
+
+    def ref(self, task: str, key: str) -> Ref:
+        """Return the reference of a finished artifact."""
+        folder = self.artifact(task, key)
+        return Ref(folder, digest_file(folder / MANIFEST))
+
+    def publish(self, manifest: Manifest) -> None:
+        """Write the manifest last, then move the work folder to its final place in one step."""
+        work, final = self.work(manifest.task, manifest.key), self.artifact(manifest.task, manifest.key)
+        write_json(work / MANIFEST, to_json(manifest))
+        sync(work)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        if final.exists():
+            shutil.rmtree(final)
+        work.rename(final)
+        sync(final.parent)
+
+
+def stored_files(folder: Path) -> tuple[StoredFile, ...]:
+    """Force every file of a folder to disk and describe it, in the order of names."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST)
+    for path in files:
+        sync(path)
+    return tuple(StoredFile(str(path.relative_to(folder)), path.stat().st_size, digest_file(path)) for path in files)
+
+
+def sync(path: Path) -> None:
+    """Force a file's bytes, or a folder's names, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a stage sees of the world. `stage` is the readable task name; shards count from 1."""
+
+    run_id: str
+    stage: str
+    progress: Progress
+    state: Path
+    seed: int
+    shard: int = 1
+    shards: int = 1
+    registry_url: str = ""
+
+    def registry(self) -> "Registry":
+        """Open the provenance registry of this run."""
+        from iar.services.registry import Registry
+
+        return Registry.open(self.registry_url or f"sqlite:///{self.state / 'registry.sqlite'}")
+
+    @classmethod
+    def for_tests(cls, state: Path, seed: int = 17, shard: int = 1, shards: int = 1) -> "Context":
+        """Return a context that reports to nobody and keeps its registry in `state`."""
+        return cls("test-0000000000", "test", Progress(None, "test"), state, seed, shard, shards)

@@ -1,0 +1,24 @@
+"""Base model: theta_0 from a name, a folder or a hub id, as one verified folder."""
+
+from pathlib import Path
+
+from iar.config import RunFile
+from iar.methods.chat import template_hash
+from iar.records import Lineage, Outcome
+from iar.services.checkpoints import recorded_digest
+from iar.services.models import load_tokenizer, resolve_base
+from iar.services.workspace import Context
+
+
+def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
+    """Write theta_0 to `out` in the Hugging Face layout."""
+    origin = resolve_base(run_file.model, out)
+    digest = recorded_digest(out)
+    template = template_hash(load_tokenizer(out))
+    megabytes = sum(file.stat().st_size for file in out.glob("*.safetensors")) / 1e6
+    payload = {"source": run_file.model.source, "origin": origin, "template_sha256": template}
+    return Outcome(
+        metrics={"megabytes": megabytes},
+        markdown=f"**{run_file.model.source}** from {origin}, {megabytes:.0f} MB, weights `{digest[:12]}`",
+        lineage=(Lineage("checkpoint", digest, "theta_0", payload),),
+    )

@@ -1,0 +1,48 @@
+"""Judge-eval: checkpoints -> scores on the validation questions and the three general suites."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from iar.config import RunFile
+from iar.records import Candidate, ModelScores, Outcome, QAPair, read_records, to_json, write_json
+from iar.services.judges import open_judges
+from iar.services.scores_outcome import scores_outcome
+from iar.services.scoring import SCORES, Examination, Subject, reference_subjects, score_all
+from iar.services.suites import domain_items, load_suites
+from iar.services.workspace import Context
+
+SPLIT = "validation"
+
+
+def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
+    """Evaluate the candidates of a shard, or the three references; one folder a model, then `scores.jsonl`."""
+    pairs = list(read_records(inputs["data"] / f"{SPLIT}.jsonl", QAPair))
+    suites = {"domain": domain_items(pairs, run_file), **load_suites(run_file)}
+    judges = open_judges(run_file, context.state / "llm-cache")
+    examination = Examination(run_file, SPLIT, suites, judges)
+
+    if "candidates" not in inputs:
+        scores = score_all(reference_subjects(inputs), examination, out, context.progress.update)
+        return scores_outcome(out, scores)
+
+    candidates = list(read_records(inputs["candidates"] / "candidates.jsonl", Candidate))
+    originals, copies = _by_content(candidates)
+    subjects = [Subject(one.id, inputs["candidates"] / one.id, one.digest) for one in originals]
+    scores = score_all(subjects, examination, out, context.progress.update)
+    scores += [_copy_scores(scores, candidate, out) for candidate in copies]
+    return scores_outcome(out, scores)
+
+
+def _by_content(candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
+    """Return the candidates to evaluate, and those that equal one of them; its original may be in another shard."""
+    own = {candidate.id for candidate in candidates if not candidate.duplicate_of}
+    copies = [candidate for candidate in candidates if candidate.duplicate_of in own]
+    return [candidate for candidate in candidates if candidate.duplicate_of not in own], copies
+
+
+def _copy_scores(scores: list[ModelScores], candidate: Candidate, out: Path) -> ModelScores:
+    original = next(one for one in scores if one.model == candidate.duplicate_of)
+    copied = replace(original, model=candidate.id, duplicate_of=original.model)
+    (out / candidate.id).mkdir(parents=True, exist_ok=True)
+    write_json(out / candidate.id / SCORES, to_json(copied))
+    return copied

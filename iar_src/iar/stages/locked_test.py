@@ -1,0 +1,86 @@
+"""Locked test: once the pick is fixed, the held-out questions for it and the three references."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from iar.config import RunFile
+from iar.errors import UserError
+from iar.methods.paired import PairedDifference, paired
+from iar.records import Candidate, ItemScore, Outcome, QAPair, Selection, from_json, read_records, to_json, write_json
+from iar.services.judges import open_judges
+from iar.services.scores_outcome import scores_outcome
+from iar.services.scoring import ITEMS, Examination, Subject, general_results, reference_subjects, score_all
+from iar.services.suites import GENERAL, domain_items, load_suites
+from iar.services.test_lock import open_locked_test
+from iar.services.workspace import Context
+
+SPLIT = "test"
+PAIRED = "paired.json"
+AGAINST = ("vanilla", "theta_0", "theta_IA")
+
+
+def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
+    """Evaluate the pick, theta_0, vanilla and theta_IA on the test; write `scores.jsonl` and `paired.json`.
+
+    The general suites are the same prompts as at validation: where `references` and `scores_N` are given,
+    their replies and votes for the same weights are taken over. Without a pick the test is not read.
+    """
+    selection = from_json(Selection, json.loads((inputs["selector"] / "selection.json").read_text(encoding="utf-8")))
+    if not selection.pick:
+        write_json(out / PAIRED, {"pick": "", "differences": []})
+        outcome = scores_outcome(out, [])
+        return Outcome(outcome.metrics, "**No feasible candidate**: the test was not read.", ())
+    subjects = [_pick(inputs, selection), *reference_subjects(inputs)]
+    suites = load_suites(run_file)
+    judges = open_judges(run_file, context.state / "llm-cache")
+    pairs = _read_test(inputs["data"], selection, context)
+    examination = Examination(run_file, SPLIT, {"domain": domain_items(pairs, run_file), **suites}, judges)
+
+    validated = [folder for role, folder in inputs.items() if role == "references" or role.startswith("scores_")]
+    earlier = {subject.model: general_results(subject, validated) for subject in subjects}
+    scores = score_all(subjects, examination, out, context.progress.update, earlier)
+
+    differences = list(_differences(out, selection.pick, run_file))
+    write_json(out / PAIRED, {"pick": selection.pick, "differences": [to_json(one) for one in differences]})
+    outcome = scores_outcome(out, scores)
+    return Outcome(outcome.metrics, f"{outcome.markdown}\n\n{_table(differences)}", outcome.lineage)
+
+
+def _read_test(data: Path, selection: Selection, context: Context) -> list[QAPair]:
+    registry = context.registry()
+    try:
+        return open_locked_test(data, selection, registry)
+    finally:
+        registry.close()
+
+
+def _pick(inputs: dict[str, Path], selection: Selection) -> Subject:
+    """Return the picked candidate. Raises UserError where no input holds the weights that were selected."""
+    for role, artifact in inputs.items():
+        if not role.startswith("candidates"):
+            continue
+        for candidate in read_records(artifact / "candidates.jsonl", Candidate):
+            if candidate.id == selection.pick and candidate.digest == selection.candidate_digest:
+                return Subject(candidate.id, artifact / candidate.id, candidate.digest)
+    raise UserError(
+        f"locked-test: no candidate input holds the pick {selection.pick!r} with weights "
+        f"{selection.candidate_digest[:12]}; run merge-candidate and the selector again"
+    )
+
+
+def _differences(out: Path, pick: str, run_file: RunFile) -> Iterator[PairedDifference]:
+    resamples, seed = run_file.evaluate.resamples, run_file.run.seed
+    ours = list(read_records(out / pick / ITEMS, ItemScore))
+    for model in AGAINST:
+        theirs = list(read_records(out / model / ITEMS, ItemScore))
+        for axis, suites in (("domain", ("domain",)), ("general", GENERAL)):
+            yield paired(axis, suites, ours, theirs, resamples, seed)
+
+
+def _table(differences: list[PairedDifference]) -> str:
+    rows = [
+        f"| {one.model} - {one.against} | {one.axis} | {one.points:+.1f} ({one.low:+.1f} to {one.high:+.1f}) |"
+        for one in differences
+    ]
+    return "\n".join(["| difference, paired | axis | points |", "| --- | --- | --- |", *rows])

@@ -1,0 +1,97 @@
+"""Register: everything before -> the report, the pick as a model folder, and a version in the model registry."""
+
+import json
+from pathlib import Path
+
+from iar.config import RunFile
+from iar.errors import PermanentError, UserError
+from iar.methods.digest import digest_file, digest_json
+from iar.records import Candidate, Lineage, Outcome, Selection, from_json, read_records, to_json, write_json
+from iar.report.data import collect, results_json
+from iar.report.html import write_report
+from iar.services.checkpoints import recorded_digest
+from iar.services.linking import link_tree
+from iar.services.tracking import Tracker
+from iar.services.workspace import Context
+
+RESULTS, PLOT, MODEL = "results.json", "frontier.png", "model"
+
+
+def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
+    """Write `report.html`, `frontier.png` and `results.json`; with a pick also `model/`, registered under the alias.
+
+    No feasible candidate is reported like any other result, and registers nothing.
+    """
+    selection = from_json(Selection, json.loads((inputs["selector"] / "selection.json").read_text(encoding="utf-8")))
+    decision = digest_json(to_json(selection))
+
+    report = collect(inputs, run_file, context.run_id)
+    write_json(out / RESULTS, results_json(report))
+    page = write_report(out, report)
+    context.progress.update(1, 3, "report")
+
+    tracker = Tracker(run_file, context.run_id, context.state)
+    for path in (page, out / PLOT, out / RESULTS):
+        tracker.log_report(path)
+    context.progress.update(2, 3, "tracking")
+
+    if not selection.pick:
+        entry = _report_entry(page, context, ("decision", decision))
+        return Outcome({"registered": 0.0}, "**No feasible candidate**: nothing was registered.", (entry,))
+
+    link_tree(_picked_folder(inputs, selection), out / MODEL)
+    model = digest_json({"weights": selection.candidate_digest, "decision": decision})
+    version = tracker.register_model(out / MODEL, _tags(selection, decision, model, context.run_id))
+    context.progress.update(3, 3, "registered")
+    name, alias = run_file.register.model_name, run_file.register.alias
+    return Outcome(
+        metrics={"registered": 1.0, "version": float(version)},
+        markdown=f"Registered **{selection.pick}** as `{name}` version {version}, alias `{alias}`.",
+        lineage=(
+            _model_entry(model, f"{name} {selection.pick}", selection, decision),
+            _report_entry(page, context, ("decision", decision), ("model", model)),
+        ),
+    )
+
+
+def _picked_folder(inputs: dict[str, Path], selection: Selection) -> Path:
+    """Return the checkpoint of the pick. Raises PermanentError when it is not the one that was selected."""
+    for role, artifact in inputs.items():
+        if not role.startswith("candidates"):
+            continue
+        for candidate in read_records(artifact / "candidates.jsonl", Candidate):
+            folder = artifact / candidate.id
+            if candidate.id == selection.pick and folder.is_dir():
+                return _verified(folder, selection)
+    raise UserError(f"register: no candidate input holds the pick {selection.pick!r}: run merge-candidate again")
+
+
+def _verified(folder: Path, selection: Selection) -> Path:
+    digest = recorded_digest(folder)
+    if digest != selection.candidate_digest:
+        raise PermanentError(
+            f"{folder}: digest {digest[:12]}, but the selection was made for {selection.candidate_digest[:12]}: "
+            "run merge-candidate and what follows again"
+        )
+    return folder
+
+
+def _tags(selection: Selection, decision: str, model: str, run_id: str) -> dict[str, str]:
+    return {
+        "iar.run_id": run_id,
+        "iar.lineage": model,
+        "iar.candidate": selection.pick,
+        "iar.candidate_digest": selection.candidate_digest,
+        "iar.selection": decision,
+    }
+
+
+def _model_entry(model: str, name: str, selection: Selection, decision: str) -> Lineage:
+    payload = {"candidate": selection.pick, "weights": selection.candidate_digest}
+    return Lineage(
+        "checkpoint", model, name, payload, (("selected-by", decision), ("weights", selection.candidate_digest))
+    )
+
+
+def _report_entry(page: Path, context: Context, *inputs: tuple[str, str]) -> Lineage:
+    return Lineage("report", digest_file(page), f"report of {context.run_id}", {"run_id": context.run_id}, inputs)

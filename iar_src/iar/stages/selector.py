@@ -1,0 +1,159 @@
+"""Selector: the validation scores of all candidates -> one pick, or none, with a reason for each."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from iar.config import RunFile
+from iar.errors import UserError
+from iar.methods.digest import digest_file, digest_json
+from iar.methods.merge_grid import grid
+from iar.methods.selection import RULE, Ruling, mark_duplicates, select
+from iar.records import (
+    Candidate,
+    Lineage,
+    ModelScores,
+    Outcome,
+    QAPair,
+    Selection,
+    read_records,
+    to_json,
+    write_json,
+)
+from iar.services.workspace import Context
+
+VANILLA = "vanilla"
+SPLIT = "validation"
+
+
+def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
+    """Write `selection.json` and `frontier.json`; no feasible candidate is a result with an empty pick."""
+    candidates = _read_candidates(_folders(inputs, "candidates_"), run_file, context.seed)
+    references = _read_scores([inputs["references"]])
+    vanilla = _vanilla(references, inputs["references"])
+    scores = _read_scores(_folders(inputs, "scores_"))
+
+    questions = inputs["data"] / f"{SPLIT}.jsonl"
+    judged = _judged(candidates, scores)
+    ruling = select(judged, vanilla, candidates, run_file.select.tolerance_points)
+    chosen = next((candidate for candidate in candidates if candidate.id == ruling.pick), None)
+    selection = Selection(
+        pick=ruling.pick,
+        rule=RULE,
+        tolerance_points=run_file.select.tolerance_points,
+        verdicts=ruling.verdicts,
+        dataset_digest=digest_file(questions),
+        candidate_digest=chosen.digest if chosen else "",
+    )
+
+    write_json(out / "selection.json", to_json(selection))
+    write_json(out / "frontier.json", _frontier(references, judged, ruling))
+    context.progress.update(1, 1)
+    dataset = _dataset(selection.dataset_digest, list(read_records(questions, QAPair)))
+    decision = _decision(selection, candidates, vanilla)
+    return Outcome(_metrics(judged, ruling), _markdown(selection), (dataset, decision))
+
+
+def _folders(inputs: dict[str, Path], prefix: str) -> list[Path]:
+    """Return the inputs of any number of shards: roles such as `scores_1`, `scores_2`."""
+    folders = [folder for role, folder in inputs.items() if role.replace("-", "_").startswith(prefix)]
+    if not folders:
+        raise UserError(f"selector: no input named {prefix}1, {prefix}2, ...: got {', '.join(sorted(inputs))}")
+    return folders
+
+
+def _read_candidates(folders: Iterable[Path], run_file: RunFile, seed: int) -> list[Candidate]:
+    """Return the candidates of all shards in grid order, equal content marked, however they were spread."""
+    found = {item.id: item for folder in folders for item in read_records(folder / "candidates.jsonl", Candidate)}
+    order = {recipe.id: place for place, recipe in enumerate(grid(run_file.recover, seed))}
+    if missing := [name for name in order if name not in found]:
+        raise UserError(
+            f"selector: the grid has {len(order)} candidates, none made for {', '.join(missing)}: rerun them"
+        )
+    return mark_duplicates(sorted(found.values(), key=lambda item: order.get(item.id, len(order))))
+
+
+def _read_scores(folders: Iterable[Path]) -> list[ModelScores]:
+    """Return the scores of all folders. Raises UserError for any split but validation."""
+    scores = [item for folder in folders for item in read_records(folder / "scores.jsonl", ModelScores)]
+    for item in scores:
+        if item.split != SPLIT:
+            raise UserError(f"selector: scores of {item.model} are on split {item.split!r}: only {SPLIT} may pick")
+    return scores
+
+
+def _vanilla(references: Sequence[ModelScores], folder: Path) -> ModelScores:
+    for scores in references:
+        if scores.model == VANILLA:
+            return scores
+    raise UserError(
+        f"selector: {folder / 'scores.jsonl'} has no {VANILLA!r}: the rule compares every candidate with it"
+    )
+
+
+def _judged(candidates: Sequence[Candidate], scores: Sequence[ModelScores]) -> list[ModelScores]:
+    """Return the scores of the candidates that are no duplicates, in grid order."""
+    by_model = {item.model: item for item in scores}
+    originals = [item.id for item in candidates if not item.duplicate_of]
+    if missing := [name for name in originals if name not in by_model]:
+        raise UserError(f"selector: no scores for {', '.join(missing)}: rerun judge-eval of their shard")
+    return [by_model[name] for name in originals]
+
+
+def _frontier(references: Sequence[ModelScores], judged: Sequence[ModelScores], ruling: Ruling) -> list[dict[str, Any]]:
+    """Return the points of the (D, G) plane, references first; duplicates stand for no point of their own."""
+    points = [(item, "reference") for item in references] + [(item, "candidate") for item in judged]
+    return [
+        {
+            "id": item.model,
+            "kind": kind,
+            "domain": item.domain,
+            "general": item.general,
+            "suites": {suite.suite: suite.points for suite in item.suites},
+            "on_front": kind == "candidate" and item.model in ruling.front,
+            "picked": kind == "candidate" and item.model == ruling.pick,
+        }
+        for item, kind in points
+    ]
+
+
+def _metrics(judged: Sequence[ModelScores], ruling: Ruling) -> dict[str, float]:
+    """Count the candidates that met both floors; the pick's D and G in points where there is one."""
+    metrics = {"candidates": float(len(ruling.verdicts))}
+    metrics["feasible"] = float(sum(verdict.kept_until >= 2 for verdict in ruling.verdicts))
+    metrics["on_front"] = float(len(ruling.front))
+    for item in judged:
+        if item.model == ruling.pick:
+            metrics |= {"domain": item.domain, "general": item.general}
+    return metrics
+
+
+def _markdown(selection: Selection) -> str:
+    head = f"**Pick: {selection.pick}**" if selection.pick else "**No feasible candidate**"
+    rows = [
+        f"| {item.candidate} | {item.domain_floor} | {item.general_floor} | {item.dominance} | {item.final} |"
+        for item in selection.verdicts
+    ]
+    table = [
+        "| candidate | domain floor | general floor | dominance | final |",
+        "| --- | --- | --- | --- | --- |",
+        *rows,
+    ]
+    return "\n".join([f"{head}, tolerance {selection.tolerance_points:g} points, {SPLIT} only", "", *table])
+
+
+def _dataset(digest: str, pairs: Sequence[QAPair]) -> Lineage:
+    """Return the entry of the validation split: made of the questions that qa-build recorded one by one."""
+    contents = tuple(("contains", digest_json(to_json(pair))) for pair in pairs)
+    return Lineage("dataset", digest, SPLIT, {"split": SPLIT, "pairs": len(pairs)}, contents)
+
+
+def _decision(selection: Selection, candidates: Sequence[Candidate], vanilla: ModelScores) -> Lineage:
+    chosen = selection.candidate_digest
+    considered = dict.fromkeys(item.digest for item in candidates if item.digest != chosen)
+    inputs = [("chosen", chosen)] if chosen else []
+    inputs += [("considered", digest) for digest in considered]
+    inputs += [("compared-with", vanilla.checkpoint_digest), ("validated-on", selection.dataset_digest)]
+    payload = to_json(selection)
+    name = f"pick {selection.pick}" if selection.pick else "no feasible candidate"
+    return Lineage("decision", digest_json(payload), name, payload, tuple(inputs))

@@ -1,0 +1,61 @@
+"""The pipeline: documents -> qa-build -> inject -> align -> merge-candidate -> judge-eval -> selector -> register."""
+
+from pathlib import Path
+from typing import Any
+
+from kfp import compiler, dsl
+
+from iar.components.align import align
+from iar.components.base_model import base_model
+from iar.components.inject import inject
+from iar.components.judge_eval import judge_eval
+from iar.components.locked_test import locked_test
+from iar.components.merge_candidate import merge_candidate
+from iar.components.qa_build import qa_build
+from iar.components.register import register
+from iar.components.selector import selector
+from iar.config import RunFile
+
+
+def build(settings: RunFile) -> Any:
+    """Return the pipeline of a run file; its one parameter is the run file's text."""
+    shards = settings.platform.candidate_shards
+
+    def task(component: Any, name: str, /, **inputs: Any) -> Any:
+        made = component(**inputs).set_display_name(name).set_caching_options(False)
+        made.set_container_image(settings.platform.image)
+        return made.outputs["Output"]
+
+    @dsl.pipeline(name="iar-post-training", description="Inject, Align, Recover: documents into a model's weights.")
+    def post_training(run_file: str = settings.canonical()) -> None:
+        base = task(base_model, "base-model", run_file=run_file)
+        data = task(qa_build, "qa-build", run_file=run_file)
+        common = {"run_file": run_file, "data": data, "base": base}
+
+        injected = task(inject, "inject", **common)
+        tuned = task(align, "align", name="align", start=injected, **common)
+        vanilla = task(align, "vanilla", name="vanilla", **common)
+        trained = {"vanilla": vanilla, "tuned": tuned}
+
+        name = "judge-eval-references"
+        references = task(judge_eval, name, name=name, **trained, **common)
+        candidates, scores = [], []
+        for shard in range(1, shards + 1):
+            name = f"merge-candidate-{shard}"
+            part = {"name": name, "shard": shard, "shards": shards}
+            candidates.append(task(merge_candidate, name, run_file=run_file, base=base, tuned=tuned, **part))
+            name = f"judge-eval-candidates-{shard}"
+            scores.append(task(judge_eval, name, name=name, candidates=candidates[-1], **common))
+
+        judged = {"references": references, "candidates": candidates, "scores": scores}
+        pick = task(selector, "selector", run_file=run_file, data=data, **judged)
+        tested = task(locked_test, "locked-test", selector=pick, candidates=candidates, **trained, **common)
+        outcome = {"inject": injected, "selector": pick, "locked_test": tested}
+        task(register, "register", **outcome, **judged, **trained, **common)
+
+    return post_training
+
+
+def compile_pipeline(run_file: RunFile, path: Path) -> None:
+    """Write the pipeline as intermediate representation (YAML); the same run file gives the same bytes."""
+    compiler.Compiler().compile(build(run_file), str(path))

@@ -1,0 +1,51 @@
+"""Every row is visited once an epoch, none is lost to windows or micro-batches, none is without a target."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iar.methods.batching import TokenRow, micro_batches, step_batches, window_rows
+from iar.records import Example, Reject
+
+EXAMPLE = Example("e", "continuation", "doc", "prompt", "target")
+ROWS = st.lists(st.integers(2, 40), min_size=1, max_size=30).map(
+    lambda lengths: [TokenRow(str(n), "qa", (0,) * length, 1) for n, length in enumerate(lengths)]
+)
+
+
+@given(ROWS, st.integers(1, 9), st.integers(0, 5), st.integers(1, 3))
+def test_each_epoch_visits_every_row_once(rows: list[TokenRow], batch_size: int, seed: int, epochs: int) -> None:
+    steps = list(step_batches(rows, batch_size, seed, epochs))
+    assert steps == list(step_batches(rows, batch_size, seed, epochs))
+    for epoch in range(epochs):
+        seen = sorted(row.id for number, batch in steps if number == epoch for row in batch)
+        assert seen == sorted(row.id for row in rows)
+    assert all(len(batch) <= batch_size for _, batch in steps)
+
+
+@given(ROWS, st.integers(1, 100))
+def test_micro_batches_keep_all_rows_within_the_token_bound(rows: list[TokenRow], bound: int) -> None:
+    batches = list(micro_batches(rows, bound))
+    assert sorted(row.id for batch in batches for row in batch) == sorted(row.id for row in rows)
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(len(row.token_ids) for row in batch) <= bound
+
+
+@given(st.integers(1, 30), st.integers(1, 60), st.integers(16, 64))
+def test_windows_cover_the_target_and_end_the_turn_once(prompt: int, target: int, sequence: int) -> None:
+    prompt_ids, target_ids = [1] * prompt, list(range(10, 10 + target))
+    rows = window_rows(EXAMPLE, prompt_ids, target_ids, end_id=2, sequence_length=sequence)
+    if isinstance(rows, Reject):
+        assert sequence - prompt < 2
+        return
+    assert [token for row in rows for token in row.token_ids[row.prompt_length :]] == [*target_ids, 2]
+    assert all(len(row.token_ids) <= sequence and row.target_length > 0 for row in rows)
+
+
+def test_a_prompt_that_fills_the_sequence_is_dropped_with_the_reason() -> None:
+    reject = window_rows(EXAMPLE, [1] * 20, [3], 2, sequence_length=20)
+    assert isinstance(reject, Reject) and reject.reason == "prompt of 20 tokens fills the sequence"
+
+
+def test_an_empty_target_is_dropped_with_the_reason() -> None:
+    reject = window_rows(EXAMPLE, [1], [], 2, sequence_length=20)
+    assert isinstance(reject, Reject) and reject.reason == "target has no tokens"

@@ -1,0 +1,216 @@
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iar.config import RecoverSection
+from iar.methods import merging
+from iar.methods.merge_grid import Recipe, grid
+from iar.methods.merging import cosine, dare, kept_elements, slerp, slerp_weights, task_arithmetic, ties, trim_cuts
+from iar.services.merge_stream import one_torch_thread
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    with one_torch_thread():
+        yield
+
+
+def pair(*shape: int, seed: int = 0, spread: float = 0.1) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    theta_0 = torch.randn(shape, generator=generator)
+    return theta_0, theta_0 + spread * torch.randn(shape, generator=generator)
+
+
+FINITE = st.floats(-100, 100, width=32)
+SMALL_PAIRS = st.lists(st.tuples(FINITE, FINITE), max_size=40).map(
+    lambda values: (torch.tensor([first for first, _ in values]), torch.tensor([second for _, second in values]))
+)
+
+ADVERSARIAL = {
+    "both zero": (torch.zeros(8), torch.zeros(8)),
+    "zero base": (torch.zeros(8), torch.arange(8.0)),
+    "zero tuned": (torch.arange(8.0), torch.zeros(8)),
+    "colinear": (torch.arange(8.0), torch.arange(8.0) * 2),
+    "antipodal": (torch.arange(8.0), -torch.arange(8.0)),
+    "orthogonal": (torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])),
+    "constant": (torch.ones(8), torch.full((8,), 1.5)),
+    "one element": (torch.tensor([2.0]), torch.tensor([3.0])),
+    "scalar": (torch.tensor(2.0), torch.tensor(3.0)),
+    "empty": (torch.zeros(0, 4), torch.zeros(0, 4)),
+    "tiny": (torch.full((8,), 1e-30), torch.full((8,), -1e-30)),
+    "large": (torch.full((8,), 1e30), torch.full((8,), 2e30)),
+}
+
+
+@settings(deadline=None, max_examples=50)  # a busy machine is no failure
+@given(SMALL_PAIRS)
+def test_the_ends_of_every_operator_are_the_parents(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    theta_0, theta_1 = pair
+    trained = theta_0 + (theta_1 - theta_0)  # theta_1 up to the rounding of the difference
+    assert torch.equal(slerp(theta_0, theta_1, 0.0), theta_0)
+    torch.testing.assert_close(slerp(theta_0, theta_1, 1.0), theta_1)
+    assert torch.equal(task_arithmetic(theta_0, theta_1, 0.0), theta_0)
+    assert torch.equal(task_arithmetic(theta_0, theta_1, 1.0), trained)
+    assert torch.equal(ties(theta_0, theta_1, 0.0), theta_0)
+    assert torch.equal(ties(theta_0, theta_1, 1.0), trained)
+    assert torch.equal(dare(theta_0, theta_1, 0.0, seed=1, name="w"), trained)
+
+
+@pytest.mark.parametrize("name", ADVERSARIAL)
+def test_adversarial_pairs_give_finite_values_of_the_same_shape(name: str) -> None:
+    theta_0, theta_1 = ADVERSARIAL[name]
+    for merged in (
+        slerp(theta_0, theta_1, 0.3),
+        task_arithmetic(theta_0, theta_1, 0.3),
+        ties(theta_0, theta_1, 0.3),
+        dare(theta_0, theta_1, 0.3, seed=1, name="w"),
+    ):
+        assert merged.shape == theta_0.shape
+        assert merged.dtype == torch.float32
+        assert torch.isfinite(merged).all()
+
+
+def test_slerp_keeps_the_length_of_an_arc_between_unit_vectors() -> None:
+    theta_0, theta_1 = ADVERSARIAL["orthogonal"]
+    torch.testing.assert_close(slerp(theta_0, theta_1, 0.5), torch.tensor([math.sqrt(0.5), math.sqrt(0.5)]))
+
+
+def test_slerp_of_parallel_vectors_is_the_line() -> None:
+    assert slerp_weights(1.0, 0.3) == slerp_weights(-1.0, 0.3) == (0.7, 0.3)
+
+
+@settings(deadline=None, max_examples=50)  # a busy machine is no failure
+@given(SMALL_PAIRS, st.floats(0, 1))
+def test_ties_keeps_exactly_the_largest_changes(pair: tuple[torch.Tensor, torch.Tensor], density: float) -> None:
+    theta_0, theta_1 = pair
+    delta = theta_1 - theta_0
+    trimmed = merging.trim(delta, trim_cuts(theta_0, theta_1, [density])[density])
+    kept = kept_elements(len(delta), density)
+    expected = torch.sort(delta.abs(), descending=True).values[:kept]
+    torch.testing.assert_close(torch.sort(trimmed.abs(), descending=True).values[:kept], expected, rtol=0, atol=0)
+    assert torch.count_nonzero(trimmed) == torch.count_nonzero(expected)
+    assert torch.all((trimmed == 0) | (trimmed == delta))
+
+
+def test_of_equal_changes_the_first_stay() -> None:
+    theta_0 = torch.zeros(10)
+    theta_1 = torch.tensor([1.0, -1.0, 2.0, 1.0, -1.0, 1.0, 0.5, 1.0, 1.0, 1.0])
+    assert ties(theta_0, theta_1, 0.4).tolist() == [1.0, -1.0, 2.0, 1.0, 0, 0, 0, 0, 0, 0]
+
+
+def test_a_trim_keeps_one_element_at_least() -> None:
+    assert [kept_elements(*case) for case in ((10, 0.01), (10, 0.0), (0, 0.5), (10, 0.39), (10, 1.0))] == [
+        1,
+        0,
+        0,
+        3,
+        10,
+    ]
+
+
+def test_dare_drops_the_asked_share_and_keeps_the_mean_change() -> None:
+    theta_0, theta_1 = torch.zeros(200_000), torch.ones(200_000)
+    merged = dare(theta_0, theta_1, 0.3, seed=17, name="w")
+    assert float((merged == 0).float().mean()) == pytest.approx(0.3, abs=0.005)
+    assert float(merged.mean()) == pytest.approx(1.0, abs=0.01)
+    assert set(merged.unique().tolist()) == {0.0, float(np.float32(1 / 0.7))}
+
+
+def test_dare_draws_once_for_all_drop_rates() -> None:
+    theta_0, theta_1 = pair(1000)
+    kept = [dare(theta_0, theta_1, drop, seed=17, name="w") != theta_0 for drop in (0.1, 0.3, 0.5)]
+    assert not (kept[2] & ~kept[1]).any()
+    assert not (kept[1] & ~kept[0]).any()
+
+
+def test_dare_repeats_for_a_seed_and_name_and_for_no_other() -> None:
+    theta_0, theta_1 = pair(1000)
+    merged = dare(theta_0, theta_1, 0.5, seed=17, name="w")
+    assert torch.equal(merged, dare(theta_0, theta_1, 0.5, seed=17, name="w"))
+    assert not torch.equal(merged, dare(theta_0, theta_1, 0.5, seed=18, name="w"))
+    assert not torch.equal(merged, dare(theta_0, theta_1, 0.5, seed=17, name="v"))
+
+
+@pytest.mark.parametrize("case", ["ordinary", "ties everywhere"])
+def test_blocks_give_the_same_bits_as_the_tensor_at_once(case: str) -> None:
+    theta_0, theta_1 = pair(3, 50_000)  # more than two blocks, the last one partial
+    if case == "ties everywhere":
+        theta_0, theta_1 = (theta_0 * 8).round() / 8, (theta_1 * 8).round() / 8
+    recipes = grid(RecoverSection(), seed=17)
+    statistics = merging.pair_statistics(theta_0, theta_1, recipes)
+    blocks = list(merging.blocks(theta_0, theta_1, recipes, "w"))
+    assert len(blocks) > 2
+    whole = {"slerp": slerp, "task_arithmetic": task_arithmetic, "ties": ties}
+    for recipe in recipes:
+        merge = merging.OPERATORS[recipe.operator]
+        merged = torch.cat([merge(block, statistics, recipe.value) for block in blocks]).reshape(theta_0.shape)
+        if recipe.operator == "dare":
+            expected = dare(theta_0, theta_1, recipe.value, 17, "w")
+        else:
+            expected = whole[recipe.operator](theta_0, theta_1, recipe.value)
+        assert torch.equal(merged, expected), recipe.id
+
+
+def test_two_seeds_in_one_pass_are_refused() -> None:
+    theta_0, theta_1 = pair(4)
+    recipes = [Recipe("a", "dare", "drop", 0.1, 1), Recipe("b", "dare", "drop", 0.1, 2)]
+    with pytest.raises(ValueError, match=r"one seed, not \[1, 2\]"):
+        next(merging.blocks(theta_0, theta_1, recipes, "w"))
+
+
+def test_the_cosine_is_independent_of_scale() -> None:
+    theta_0, theta_1 = pair(300, 300)
+    assert cosine(theta_0, theta_1 * 1e-3) == pytest.approx(cosine(theta_0 * 1e3, theta_1), abs=1e-7)
+
+
+class TestAgainstMergekit:
+    """mergekit's own per-tensor functions, on the same tensors."""
+
+    @staticmethod
+    def oracle(theta_0: torch.Tensor, theta_1: torch.Tensor, method: str, **parameters: object) -> torch.Tensor:
+        api = pytest.importorskip("mergekit.merge_methods.api")
+        merged: torch.Tensor = api.merge_tensors([theta_0, theta_1], method, parameters=parameters, base_index=0)
+        return merged
+
+    @pytest.mark.parametrize("spread", [0.001, 0.1, 1.0, 10.0])
+    @pytest.mark.parametrize("t", [0.2, 0.3, 0.4])
+    def test_slerp(self, t: float, spread: float) -> None:
+        theta_0, theta_1 = pair(64, 48, spread=spread)
+        torch.testing.assert_close(slerp(theta_0, theta_1, t), self.oracle(theta_0, theta_1, "slerp", t=t))
+
+    @pytest.mark.parametrize("name", [name for name in ADVERSARIAL if name not in ("scalar", "large")])
+    def test_slerp_of_adversarial_pairs(self, name: str) -> None:
+        # not "large": mergekit's fp32 norm of it is infinite; not "scalar": mergekit needs one dimension
+        theta_0, theta_1 = ADVERSARIAL[name]
+        torch.testing.assert_close(slerp(theta_0, theta_1, 0.3), self.oracle(theta_0, theta_1, "slerp", t=0.3))
+
+    @pytest.mark.parametrize("weight", [0.3, 0.5, 0.7])
+    def test_task_arithmetic(self, weight: float) -> None:
+        theta_0, theta_1 = pair(64, 48)
+        expected = self.oracle(theta_0, theta_1, "task_arithmetic", weight=weight)
+        torch.testing.assert_close(task_arithmetic(theta_0, theta_1, weight), expected, rtol=0, atol=0)
+
+    @pytest.mark.parametrize("shape", [(64, 48), (1,), (7,)])
+    @pytest.mark.parametrize("density", [0.01, 0.3, 0.5, 0.7, 1.0])
+    def test_ties(self, density: float, shape: tuple[int, ...]) -> None:
+        # normalize=True would divide the weight away; with one task vector and lambda 1 it is off
+        theta_0, theta_1 = pair(*shape)
+        expected = self.oracle(theta_0, theta_1, "ties", density=density, weight=1.0, normalize=False)
+        torch.testing.assert_close(ties(theta_0, theta_1, density), expected, rtol=0, atol=0)
+
+    def test_ties_keeps_as_many_of_equal_changes(self) -> None:
+        theta_0, theta_1 = torch.zeros(1000), torch.ones(1000)
+        expected = self.oracle(theta_0, theta_1, "ties", density=0.3, weight=1.0, normalize=False)
+        assert ties(theta_0, theta_1, 0.3).sum() == expected.sum() == 300
+
+    def test_dare_agrees_in_share_and_scale(self) -> None:
+        theta_0, theta_1 = torch.zeros(100_000), torch.ones(100_000)
+        theirs = self.oracle(theta_0, theta_1, "dare_linear", density=0.7, weight=1.0, normalize=False)
+        ours = dare(theta_0, theta_1, 0.3, seed=17, name="w")
+        assert float((ours == 0).float().mean()) == pytest.approx(float((theirs == 0).float().mean()), abs=0.01)
+        assert float(ours.max()) == pytest.approx(float(theirs.max()), rel=0.01)

@@ -1,0 +1,52 @@
+"""Inject rows: what stands in the prompt, what is the target, and how the recipe shares them out."""
+
+import random
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iar.methods.objectives import answer_rows, continuation_cuts, fill, reconstruction_rows
+from iar.records import Document, QAPair, Skeleton
+
+TEXT = "The bell was cast in 1874. It weighs 310 kilograms. Tessa Marl paid for it. It hangs in {Ithwick}."
+DOCUMENT = Document("doc-1", "The Bell", TEXT, "bell.md", "text/markdown", "0" * 64)
+SKELETON = Skeleton("doc-1", "The Bell\n- cast in 1874", "offline")
+
+
+def test_recipe_gives_the_rows_of_each_objective() -> None:
+    rows = list(reconstruction_rows([DOCUMENT], [SKELETON], (1, 1, 2), seed=1))
+    assert Counter(row.objective for row in rows) == {"continuation": 1, "rewrite": 1, "instruction": 2}
+
+
+def test_targets_are_the_suffix_or_the_full_text() -> None:
+    continuation, rewrite, instruction = reconstruction_rows([DOCUMENT], [SKELETON], (1, 1, 1), seed=1)
+    assert TEXT.endswith(continuation.target)
+    assert TEXT[: -len(continuation.target)].strip() in continuation.prompt
+    assert continuation.target[0].isupper()
+    assert rewrite.target == instruction.target == TEXT
+    assert SKELETON.text in rewrite.prompt and TEXT not in rewrite.prompt
+
+
+def test_several_continuations_of_one_document_cut_at_different_places() -> None:
+    document = Document("doc-2", "Long", " ".join(f"Fact number {n} is here." for n in range(40)), "", "", "")
+    rows = list(reconstruction_rows([document], [], (4, 0, 0), seed=3))
+    assert len({row.target for row in rows}) == 4
+    assert rows == list(reconstruction_rows([document], [], (4, 0, 0), seed=3))
+
+
+def test_braces_of_a_document_are_text() -> None:
+    assert fill("{a} {b}", a="{b}", b="{c}") == "{b} {c}"
+
+
+@given(st.text(max_size=80), st.integers(1, 5), st.integers(0, 9))
+def test_cuts_leave_text_on_both_sides(text: str, count: int, seed: int) -> None:
+    cuts = continuation_cuts(text, count, random.Random(seed))
+    assert all(0 < cut < len(text) for cut in cuts)
+    assert len(cuts) in (0, count)
+
+
+def test_align_rows_train_the_answer_to_the_bare_question() -> None:
+    pair = QAPair("q", "doc-1", "c", "train", "fact_extraction", "When?", "1874", (), "1874", "offline")
+    (row,) = answer_rows([pair])
+    assert (row.prompt, row.target) == ("When?", "1874")

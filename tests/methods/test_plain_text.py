@@ -1,0 +1,88 @@
+"""Markup to plain text: what stays, what goes, what the title is."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iar.methods.plain_text import PlainText, parse_html, parse_markdown, parse_plain
+
+
+def test_markdown_keeps_the_words_and_drops_the_markers() -> None:
+    text = """---
+author: nobody
+---
+# The *Tall* Mill
+
+Built by [Tora Lind](https://example.org "home") in **1846**,
+of `oak` and snake_case_wood. ![A plan](plan.png)
+<!-- hidden -->
+
+## Parts ##
+> A quoted line.
+
+- one *small* wheel
+- two stones
+
+```
+crank = 3
+```
+
+| part | weight |
+| --- | --- |
+| bell | 90 kg |
+"""
+    assert parse_markdown(text) == PlainText(
+        "The Tall Mill",
+        (
+            "Built by Tora Lind in 1846, of oak and snake_case_wood. A plan",
+            "Parts",
+            "A quoted line.",
+            "- one small wheel\n- two stones",
+            "crank = 3",
+            "part | weight",
+            "bell | 90 kg",
+        ),
+    )
+
+
+def test_markdown_with_underlined_headings() -> None:
+    assert parse_markdown("The Mill\n========\nIt turns.\n\nParts\n-----\nA wheel.") == PlainText(
+        "The Mill", ("It turns.", "Parts", "A wheel.")
+    )
+
+
+def test_markdown_without_a_heading_takes_its_first_paragraph_as_title() -> None:
+    assert parse_markdown("The Mill\n\nIt turns.") == PlainText("The Mill", ("It turns.",))
+
+
+def test_html_drops_boilerplate_and_keeps_text_outside_blocks() -> None:
+    markup = """<html><head><title>Mill | Site</title><style>p {}</style></head><body>
+    <header>Menu</header><nav><a href="/">Home</a></nav>
+    <h1>The <em>Tall</em> Mill</h1>Loose words.<p>It turns<br>slowly &amp; well.</p>
+    <ul><li>one wheel</li><li>two stones</li></ul>
+    <table><tr><th>Part</th><th>Weight</th></tr><tr><td>Bell</td><td>90 kg</td></tr></table>
+    <script>track()</script><footer>Contact</footer></body></html>"""
+    assert parse_html(markup) == PlainText(
+        "The Tall Mill",
+        ("Loose words.", "It turns slowly & well.", "- one wheel", "- two stones", "Part | Weight", "Bell | 90 kg"),
+    )
+
+
+def test_html_without_h1_uses_the_title_element() -> None:
+    assert parse_html("<title>Mill</title><p>It turns.</p>") == PlainText("Mill", ("It turns.",))
+
+
+def test_hard_wrapped_and_hyphenated_lines_are_joined() -> None:
+    assert parse_plain("The Mill\r\n\r\nIt was re-\r\nbuilt by Tora\r\nLind.") == PlainText(
+        "The Mill", ("It was rebuilt by Tora Lind.",)
+    )
+
+
+def test_wide_characters_are_joined_without_a_space() -> None:
+    assert parse_plain("灯塔\n\n灯塔高\n四十七米。").paragraphs == ("灯塔高四十七米。",)
+
+
+@given(st.text(max_size=200))
+def test_any_text_parses_and_no_paragraph_is_empty(text: str) -> None:
+    for parse in (parse_plain, parse_markdown, parse_html):
+        plain = parse(text)
+        assert all(part.strip() for part in plain.paragraphs)

@@ -1,0 +1,100 @@
+"""Splits, deduplication and decontamination."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iar.methods.splits import assign_splits, decontaminate, deduplicate
+from iar.methods.textnorm import character_ngrams, jaccard
+from iar.records import Chunk, QAPair
+
+
+def chunks_of(document: str, count: int) -> list[Chunk]:
+    return [Chunk(f"{document}.{i:03d}", document, 0, 1, "x") for i in range(count)]
+
+
+def pair(name: str, split: str, question: str) -> QAPair:
+    return QAPair(name, "doc", f"chunk-{name}", split, "fact_extraction", question, "a", (), "a", "offline")
+
+
+def test_shares_hold_over_many_documents() -> None:
+    chunks = [chunk for i in range(200) for chunk in chunks_of(f"doc-{i}", 3)]
+    counts = Counter(assign_splits(chunks, 0.2, 0.3, "salt").values())
+    assert abs(counts["test"] - 180) < 20
+    assert abs(counts["validation"] - 120) < 20
+
+
+@given(st.integers(2, 12), st.text(max_size=5), st.floats(0, 0.6), st.floats(0, 0.4))
+def test_other_documents_change_nothing_and_train_is_never_left_out(
+    count: int, salt: str, validation: float, test: float
+) -> None:
+    alone = assign_splits(chunks_of("doc-a", count), validation, test, salt)
+    together = assign_splits([*chunks_of("doc-b", 4), *chunks_of("doc-a", count)], validation, test, salt)
+    assert alone == {chunk: split for chunk, split in together.items() if chunk.startswith("doc-a")}
+    assert "train" in alone.values()
+
+
+def test_the_salt_moves_the_splits() -> None:
+    chunks = [chunk for i in range(20) for chunk in chunks_of(f"doc-{i}", 3)]
+    assert assign_splits(chunks, 0.2, 0.3, "a") != assign_splits(chunks, 0.2, 0.3, "b")
+
+
+def test_train_gives_way_to_validation_and_validation_to_test() -> None:
+    question = "In which year was the tall mill on the northern hill of Velm built{}?"
+    pairs = [
+        pair("a", "train", question.format("")),
+        pair("b", "validation", question.format(" exactly")),
+        pair("c", "test", question.format("")),
+    ]
+    kept, rejects = deduplicate(pairs)
+    assert [item.id for item in kept] == ["c"]
+    assert {(reject.item_id, reject.reason, reject.counterpart) for reject in rejects} == {
+        ("a", "duplicate question (train)", "c"),
+        ("b", "near-duplicate in another split (validation)", "c"),
+    }
+
+
+def test_near_duplicates_of_one_split_both_stay_but_equals_do_not() -> None:
+    # Two gaps in one sentence look alike and ask for different things.
+    pairs = [
+        pair("a", "train", "Which words complete: the old mill was built by ____ in the year 1846?"),
+        pair("b", "train", "Which words complete: the old mill was built by Lind in the year ____?"),
+        pair("c", "train", "which words complete: The old mill was built by ____ in the year 1846 ?"),
+    ]
+    kept, rejects = deduplicate(pairs)
+    assert [item.id for item in kept] == ["a", "b"]
+    assert [reject.reason for reject in rejects] == ["duplicate question (train)"]
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.sampled_from(["train", "test"]), st.text("ab ", min_size=1, max_size=14)), max_size=14))
+def test_no_near_duplicate_straddles_the_splits(rows: list[tuple[str, str]]) -> None:
+    kept, rejects = deduplicate([pair(str(i), split, text) for i, (split, text) in enumerate(rows)])
+    assert len(kept) + len(rejects) == len(rows)
+    for left in kept:
+        for right in kept:
+            if left.split != right.split:
+                assert jaccard(character_ngrams(left.question), character_ngrams(right.question)) < 0.8
+
+
+def test_a_planted_leak_is_found_even_when_short() -> None:
+    # Shorter than 8 words: no 8-gram exists, so only the exact match can find it.
+    kept, rejects = decontaminate([pair("a", "train", "Who built the mill?"), pair("b", "test", "Who built THE mill?")])
+    assert [item.id for item in kept] == ["b"]
+    assert rejects[0].reason == "equal to a held-out question (train)"
+    assert rejects[0].counterpart == "b"
+
+
+def test_a_question_inside_a_longer_held_out_one_is_found() -> None:
+    question = "Which engineer of the northern guild built the tall mill on the hill of Velm"
+    pairs = [
+        pair("a", "train", f"{question}?"),
+        pair("b", "validation", f"{question}, and what did the council pay for all of the work in the end?"),
+        pair("c", "train", "Which colour has the door of the lower barn that stands beside the old mill pond?"),
+    ]
+    kept, rejects = decontaminate(pairs)
+    assert [item.id for item in kept] == ["b", "c"]
+    assert [(reject.reason, reject.counterpart) for reject in rejects] == [
+        ("half its 8-grams in a held-out question (train)", "b")
+    ]

@@ -1,0 +1,122 @@
+"""The preflight: each finding says what stands how, and a failed one says what to do."""
+
+import os
+from pathlib import Path
+
+import pytest
+from _pytest.monkeypatch import MonkeyPatch
+
+from iar.config import RunFile
+from iar.errors import UserError
+from iar.services import doctor, doctor_model
+from iar.services.findings import Check
+
+SERVER = {"name": "t", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
+
+
+def run_file(folder: Path, **sections: object) -> RunFile:
+    documents = folder / "documents"
+    documents.mkdir(exist_ok=True)
+    (documents / "a.txt").write_text("Velm\n\nThe harbour of Velm was opened in 1911.\n", encoding="utf-8")
+    probe = folder / "probe.jsonl"
+    probe.touch()
+    data = {
+        "run": {"name": "x", "state": str(folder / "state")},
+        "documents": {"path": str(documents)},
+        "evaluate": {"ifeval": str(probe), "mmlu": str(probe), "msbench": str(probe)},
+        "model": {"source": str(folder / "model")},
+    }
+    return RunFile.model_validate(data | sections)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(bytes(2000))
+    return folder
+
+
+@pytest.mark.usefixtures("model")
+def test_a_run_file_that_will_work_has_no_failure(tmp_path: Path) -> None:
+    assert not any(check.status == "fail" for check in doctor.before_run(run_file(tmp_path)))
+    assert doctor.check_documents(run_file(tmp_path)).detail.startswith("1 documents, 45 characters in ")
+
+
+def test_every_failure_of_a_preflight_is_one_line_with_its_fix(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_model, "_on_hub", lambda hub_id, revision: "")
+    wrong = run_file(tmp_path, documents={"path": str(tmp_path / "nothing")}, qa_build={"teacher": SERVER})
+    with pytest.raises(UserError) as caught:
+        doctor.preflight(wrong)
+    documents, model, teacher = str(caught.value).splitlines()
+    assert documents == f"documents.path: {tmp_path / 'nothing'} is not a folder; correct documents.path"
+    assert model.endswith("was not found on the hub; give a model folder, or a hub id and a network")
+    assert "LLM server 't' at http://127.0.0.1:9/v1 is down" in teacher
+
+
+@pytest.mark.usefixtures("model")
+def test_a_finished_stage_needs_its_server_no_more(tmp_path: Path) -> None:
+    wanted = run_file(tmp_path, qa_build={"teacher": SERVER})
+    tasks = tmp_path / "state" / "runs" / wanted.run_id / "tasks"
+    tasks.mkdir(parents=True)
+    (tasks / "qa-build.json").write_text("{}")
+    assert "teacher" not in [check.name for check in doctor.before_run(wanted)]
+
+
+def test_a_folder_without_documents_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "a.docx").touch()
+    check = doctor.find_documents(run_file(tmp_path, documents={"path": str(tmp_path / "empty")}))
+    assert check.status == "fail"
+    assert "holds no document (.htm .html .markdown .md .pdf .txt)" in check.detail
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_an_unreadable_document_is_named(tmp_path: Path) -> None:
+    wanted = run_file(tmp_path)
+    (tmp_path / "documents" / "a.txt").chmod(0)
+    assert doctor.find_documents(wanted).detail.endswith("a.txt cannot be read")
+
+
+def test_left_out_files_are_a_warning_with_their_reason(tmp_path: Path) -> None:
+    wanted = run_file(tmp_path)
+    (tmp_path / "documents" / "b.docx").touch()
+    check = doctor.check_documents(wanted)
+    assert (check.status, check.detail.split("; ")[1]) == ("warn", "left out: b.docx: unsupported type .docx")
+
+
+def test_a_suite_that_is_neither_file_nor_hub_id_is_refused(tmp_path: Path) -> None:
+    check = doctor.check_suites(run_file(tmp_path, evaluate={"ifeval": "probes/ifeval.jsonl"}))
+    assert check == Check(
+        "suites",
+        "fail",
+        "evaluate.ifeval: 'probes/ifeval.jsonl' is no file here and no hub id",
+        "run from the repository's root, or give the file's full path",
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "parameters"),
+    [("org/Llama-3.2-3B-Instruct", 3e9), ("HuggingFaceTB/SmolLM2-360M", 360e6), ("org/Phi-4-mini", None)],
+)
+def test_the_size_of_a_hub_model_is_read_from_its_name(tmp_path: Path, source: str, parameters: float | None) -> None:
+    assert doctor_model.model_parameters(run_file(tmp_path, model={"source": source})) == parameters
+
+
+@pytest.mark.usefixtures("model")
+def test_the_size_of_a_model_folder_is_read_from_its_weights(tmp_path: Path) -> None:
+    assert doctor_model.model_parameters(run_file(tmp_path)) == 1000
+
+
+def test_too_little_disk_warns_and_almost_none_fails(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    wanted = run_file(tmp_path, model={"source": "org/model-3B"})
+    for free, status in ((500e9, "pass"), (50e9, "warn"), (1e9, "fail")):
+        usage = type("Usage", (), {"free": free})
+        monkeypatch.setattr("shutil.disk_usage", lambda place, usage=usage: usage)
+        assert doctor.check_disk(wanted).status == status
+
+
+def test_a_tracking_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    check = doctor.check_tracking(run_file(tmp_path, register={"tracking_uri": "http://127.0.0.1:9"}))
+    assert check.detail == "register.tracking_uri: http://127.0.0.1:9 does not answer (ConnectError)"

@@ -1,0 +1,125 @@
+"""Stage keys: a change in what a stage depends on changes its key, any other change does not."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iar.config import RunFile
+from iar.errors import PermanentError
+from iar.services import stage_keys
+from iar.services.stage_keys import PACKAGE, STAGES, code_digest, imported_modules, key_parts
+
+INPUTS = {
+    "inject": {"data": "1", "base": "2"},
+    "align": {"data": "1", "base": "2"},
+    "merge_candidate": {"base": "2", "tuned": "3"},
+    "judge_eval": {"data": "1", "base": "2", "candidates": "4"},
+    "selector": {"data": "1", "references": "5", "candidates_1": "4", "scores_1": "6"},
+}
+
+
+def run_file(tmp_path: Path, **sections: Any) -> RunFile:
+    return RunFile.model_validate({"run": {"name": "t"}, "documents": {"path": str(tmp_path)}} | sections)
+
+
+def changed(tmp_path: Path, **sections: Any) -> set[str]:
+    """The stages, of those with few inputs, whose key differs from that of the plain run file."""
+    before, after = run_file(tmp_path), run_file(tmp_path, **sections)
+    return {
+        stage for stage, inputs in INPUTS.items() if key_parts(stage, before, inputs) != key_parts(stage, after, inputs)
+    }
+
+
+def test_a_setting_reaches_only_the_stages_that_read_it(tmp_path: Path) -> None:
+    assert changed(tmp_path, inject={"epochs": 9}) == {"inject"}
+    assert changed(tmp_path, align={"epochs": 9}) == {"align"}
+    assert changed(tmp_path, recover={"slerp_t": [0.1]}) >= {"merge_candidate"}
+    assert changed(tmp_path, model={"system_turn": "Be brief."}) == {"inject", "align", "judge_eval"}
+    assert changed(tmp_path, register={"alias": "other"}) == set()
+    assert changed(tmp_path, run={"name": "t", "state": "elsewhere"}) == set()
+
+
+def test_the_bytes_of_documents_are_part_of_the_key(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("one")
+    first = key_parts("qa_build", run_file(tmp_path), {})
+    (tmp_path / "a.md").write_text("two")
+    assert key_parts("qa_build", run_file(tmp_path), {}) != first
+
+
+def test_the_bytes_of_a_benchmark_file_are_part_of_the_key(tmp_path: Path) -> None:
+    probes = tmp_path / "mmlu.jsonl"
+    probes.write_text("one")
+    settings = run_file(tmp_path, evaluate={"mmlu": str(probes)})
+    first = key_parts("judge_eval", settings, INPUTS["judge_eval"])
+    probes.write_text("two")
+    assert key_parts("judge_eval", settings, INPUTS["judge_eval"]) != first
+
+
+def test_a_shard_is_part_of_the_key_only_where_parts_differ(tmp_path: Path) -> None:
+    settings = run_file(tmp_path)
+    merge = [key_parts("merge_candidate", settings, INPUTS["merge_candidate"], shard, 2) for shard in (1, 2)]
+    judge = [key_parts("judge_eval", settings, INPUTS["judge_eval"], shard, 2) for shard in (1, 2)]
+    assert merge[0] != merge[1]
+    assert judge[0] == judge[1]
+
+
+def test_wrong_wiring_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PermanentError, match=r"stage inject: inputs missing: \['base'\], unknown: \['bass'\]"):
+        key_parts("inject", run_file(tmp_path), {"data": "1", "bass": "2"})
+
+
+def test_imports_inside_functions_count_and_those_for_type_checkers_do_not() -> None:
+    source = """
+from typing import TYPE_CHECKING
+from iar.methods import digest
+if TYPE_CHECKING:
+    from iar.services.registry import Registry
+def f():
+    from iar.services.trainer import train
+    import iar.records
+"""
+    found = set(imported_modules(source))
+    assert {"methods.digest", "services.trainer", "records"} <= found
+    assert "services.registry" not in found
+
+
+def test_an_edit_reaches_the_stages_that_import_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in {
+        "stages/one.py": "def run():\n    from iar.methods.used import f\n",
+        "stages/two.py": "import iar.services.registry\n",
+        "methods/used.py": "from iar import records\n",
+        "services/registry.py": "",
+        "report/html.py": "",
+        "records.py": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(stage_keys, "PACKAGE", tmp_path)
+
+    def digests() -> list[str]:
+        code_digest.cache_clear()
+        return [code_digest("one"), code_digest("two")]
+
+    first = digests()
+    (tmp_path / "report/html.py").write_text("x = 1")
+    (tmp_path / "services/registry.py").write_text("x = 1")
+    assert digests() == first
+    (tmp_path / "records.py").write_text("x = 1")
+    second = digests()
+    assert second[0] != first[0] and second[1] == first[1]
+    code_digest.cache_clear()
+
+
+@pytest.mark.parametrize("stage", [stage for stage in STAGES if (PACKAGE / "stages" / f"{stage}.py").exists()])
+def test_every_section_a_stage_reads_is_declared(stage: str) -> None:
+    tree = ast.parse((PACKAGE / "stages" / f"{stage}.py").read_text(encoding="utf-8"))
+    read = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "run_file"
+    }
+    spec = STAGES[stage]
+    declared = {place.split(".")[0] for place in spec.settings}
+    assert spec.each_run or read & set(RunFile.model_fields) <= declared

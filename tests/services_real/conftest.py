@@ -1,0 +1,63 @@
+"""Real servers for the slow tier: PostgreSQL from the system's package, started once a session."""
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+
+MISSING = "PostgreSQL's server programs are missing: apt-get install -y postgresql (or tests/services_real/install.sh)"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def server_programs() -> Path:
+    """Return the folder of initdb and pg_ctl, of the newest version installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[4]))
+    on_path = shutil.which("initdb")
+    if on_path:
+        found.append(Path(on_path).resolve())
+    if not found:
+        pytest.fail(MISSING)
+    return found[-1].parent
+
+
+def as_server_user(*command: str | Path) -> None:
+    """Run a command as an unprivileged user: the server refuses to be started by root."""
+    prefix = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+    result = subprocess.run([*prefix, *map(str, command)], cwd="/", capture_output=True, text=True, check=False)
+    if result.returncode:
+        pytest.fail(f"{command[0]}: {result.stdout}{result.stderr}")
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[str]:
+    """`host:port` of a server where user iar logs in with the password s3cret; gone after the session."""
+    programs = server_programs()
+    # Not under pytest's folder, which only its own user may enter.
+    home = Path(mkdtemp(prefix="iar-postgresql-"))
+    password_file = home / "password"
+    password_file.write_text("s3cret")
+    if os.geteuid() == 0:
+        shutil.chown(home, "postgres")
+        shutil.chown(password_file, "postgres")
+    data, port = home / "data", free_port()
+    as_server_user(
+        programs / "initdb", "-D", data, "-U", "iar", "-A", "scram-sha-256", f"--pwfile={password_file}", "-N",
+        "-E", "UTF8", "--locale=C.UTF-8",
+    )  # fmt: skip
+    options = f"-c port={port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={home}"
+    as_server_user(programs / "pg_ctl", "-D", data, "-o", options, "-l", home / "log", "-w", "start")
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        as_server_user(programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+        shutil.rmtree(home)

@@ -1,0 +1,11 @@
+#!/bin/sh
+# Install what the services tests start, where it is missing (Debian, Ubuntu).
+set -eu
+if ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && ! command -v initdb >/dev/null; then
+    as_root=""
+    [ "$(id -u)" = 0 ] || as_root="sudo"
+    $as_root apt-get update
+    DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y --no-install-recommends postgresql
+fi
+python="${PYTHON:-python3}"
+"$python" -c "import psycopg" 2>/dev/null || "$python" -m pip install "psycopg[binary]"

@@ -1,0 +1,137 @@
+"""The QA build stage over the demo documents and over folders it must refuse."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from iar.config import DocumentsSection, QaBuildSection, RunFile, RunSection
+from iar.errors import UserError
+from iar.methods.digest import digest_json
+from iar.methods.teaching import QUESTION_TYPES
+from iar.records import Chunk, Document, Outcome, QAPair, Reject, Skeleton, read_records, to_json
+from iar.services.workspace import Context
+from iar.stages import qa_build
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "documents"
+SPLITS = ("train", "validation", "test")
+
+
+def build(documents: Path, out: Path, **settings: object) -> Outcome:
+    run_file = RunFile(
+        run=RunSection(name="demo"),
+        documents=DocumentsSection(path=str(documents)),
+        qa_build=QaBuildSection.model_validate(settings),
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    return qa_build.run(run_file, {}, out, Context.for_tests(out))
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    out = tmp_path_factory.mktemp("qa")
+    return out, build(EXAMPLES, out)
+
+
+def pairs_of(out: Path) -> list[QAPair]:
+    return [pair for split in SPLITS for pair in read_records(out / f"{split}.jsonl", QAPair)]
+
+
+def test_the_demo_yields_enough_questions(demo: tuple[Path, Outcome]) -> None:
+    metrics = demo[1].metrics
+    assert metrics["documents"] == 32
+    assert 80 <= metrics["chunks"] <= 110
+    assert metrics["pairs"] >= 560
+    assert metrics["validation"] >= 100
+    assert metrics["test"] >= 160
+
+
+def test_every_answer_stands_in_its_chunk_and_no_cloze_shows_it(demo: tuple[Path, Outcome]) -> None:
+    out, _ = demo
+    chunks = {chunk.id: chunk for chunk in read_records(out / "chunks.jsonl", Chunk)}
+    for pair in pairs_of(out):
+        assert pair.answer.casefold() in chunks[pair.chunk_id].text.casefold()
+        assert pair.question.endswith("?") and pair.question_type in QUESTION_TYPES
+        if "____" in pair.question:
+            # The account's own title may hold a word of the answer; the sentence may not.
+            assert f" {pair.answer} " not in pair.question.partition(': "')[2]
+
+
+def test_all_questions_of_a_chunk_are_in_one_split(demo: tuple[Path, Outcome]) -> None:
+    splits = defaultdict(set)
+    for pair in pairs_of(demo[0]):
+        splits[pair.chunk_id].add(pair.split)
+    assert all(len(found) == 1 for found in splits.values())
+
+
+def test_nothing_vanishes_without_a_reason(demo: tuple[Path, Outcome]) -> None:
+    out, outcome = demo
+    funnel = json.loads((out / "funnel.json").read_text())
+    rejects = list(read_records(out / "rejects.jsonl", Reject))
+    assert [step["step"] for step in funnel] == [
+        "documents", "chunks", "anchors", "applicable", "questions", "verified", "answered", "deduplicated",
+        "decontaminated", "split",
+    ]  # fmt: skip
+    for step in funnel:
+        assert step["in_"] == step["kept"] + sum(step["dropped"].values())
+        assert sum(step["dropped"].values()) == sum(reject.step == step["step"] for reject in rejects)
+    assert funnel[-1]["kept"] == outcome.metrics["pairs"] == len(pairs_of(out))
+    assert "| decontaminated | question |" in outcome.markdown
+
+
+def test_skeletons_are_short(demo: tuple[Path, Outcome]) -> None:
+    out, _ = demo
+    texts = {document.id: document.text for document in read_records(out / "documents.jsonl", Document)}
+    skeletons = list(read_records(out / "skeletons.jsonl", Skeleton))
+    assert {skeleton.document_id for skeleton in skeletons} == set(texts)
+    assert all(len(skeleton.text) <= 0.35 * len(texts[skeleton.document_id]) for skeleton in skeletons)
+
+
+def test_lineage_leads_from_the_dataset_to_the_documents(demo: tuple[Path, Outcome]) -> None:
+    out, outcome = demo
+    by_digest = {entry.digest: entry for entry in outcome.lineage}
+    dataset = outcome.lineage[-1]
+    assert json.loads((out / "dataset.json").read_text())["digest"] == dataset.digest
+    assert {digest for _, digest in dataset.inputs} == {digest_json(to_json(pair)) for pair in pairs_of(out)}
+
+    role, digest = dataset.inputs[0]
+    question = by_digest[digest]
+    assert (role, question.kind) == ("contains", "qa")
+    (role, digest) = question.inputs[0]
+    assert (role, by_digest[digest].kind) == ("about", "chunk")
+    (role, digest) = by_digest[digest].inputs[0]
+    assert (role, by_digest[digest].kind) == ("part-of", "document")
+
+
+def test_a_repeat_is_identical(demo: tuple[Path, Outcome], tmp_path: Path) -> None:
+    assert build(EXAMPLES, tmp_path / "again") == demo[1]
+    for path in demo[0].glob("*.json*"):
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_adding_a_document_moves_no_chunk_of_another(demo: tuple[Path, Outcome], tmp_path: Path) -> None:
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    for path in EXAMPLES.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "zinc.txt").write_text("The Zinc Yard\n\nThe Zinc Yard was opened in 1911 by Tora Lind of Velm.")
+    build(folder, tmp_path / "out")
+    before = {pair.chunk_id: pair.split for pair in pairs_of(demo[0])}
+    after = {pair.chunk_id: pair.split for pair in pairs_of(tmp_path / "out")}
+    assert {chunk: after[chunk] for chunk in before} == before
+
+
+def test_too_few_documents_say_what_to_change(tmp_path: Path) -> None:
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    (folder / "a.txt").write_text("The Mill\n\nThe Mill was built by Tora Lind in 1846 for 900 crowns.")
+    with pytest.raises(
+        UserError, match=r"^qa_build: no question in the \w+ split \(\d+ questions? from 1 chunks?\); add documents"
+    ):
+        build(folder, tmp_path / "out")
+
+
+def test_a_share_of_zero_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no question in the test split .* change qa_build\.test_share"):
+        build(EXAMPLES, tmp_path, test_share=0.0)

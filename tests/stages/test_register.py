@@ -1,0 +1,135 @@
+"""Register with a real MLflow store and registry; what the report shows is tested with the report."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "services"))
+
+from tracker_cases import fresh_store, make_checkpoint
+
+from iar.config import RunFile
+from iar.errors import PermanentError, UserError
+from iar.methods.digest import digest_json
+from iar.records import Candidate, Lineage, Outcome, Selection, to_json, write_json, write_records
+from iar.services.checkpoints import weights_digest
+from iar.services.lineage import render_upstream
+from iar.services.registry import Producer
+from iar.services.tracking import Tracker
+from iar.services.workspace import Context
+from iar.stages import register
+
+PICK = "ties-d0.3"
+RUN_FILE = RunFile.model_validate({"run": {"name": "demo"}, "documents": {"path": "docs"}})
+
+
+def write_page(out: Path, report: dict[str, Any]) -> Path:
+    (out / "report.html").write_text(f"<html>{report['run_id']}</html>")
+    (out / "frontier.png").write_bytes(b"png")
+    return out / "report.html"
+
+
+@pytest.fixture(autouse=True)
+def plain_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    monkeypatch.setattr(register, "collect", lambda inputs, run_file, run_id: {"run_id": run_id})
+    monkeypatch.setattr(register, "results_json", lambda report: report)
+    monkeypatch.setattr(register, "write_report", write_page)
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return Context.for_tests(fresh_store(tmp_path / "state"))
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> dict[str, Path]:
+    """Two shards of candidates, the pick in the second, and the selection."""
+    shards = {f"candidates_{number}": tmp_path / f"merge-{number}" for number in (1, 2)}
+    for folder, name in zip(shards.values(), ("slerp-t0.2", PICK), strict=True):
+        checkpoint = make_checkpoint(folder / name, name.encode())
+        candidate = Candidate(name, "x", "x", 0.3, 17, weights_digest(checkpoint), 0.5, 1.0, 1.0)
+        write_records(folder / "candidates.jsonl", [candidate])
+    digest = weights_digest(shards["candidates_2"] / PICK)
+    select(tmp_path, Selection(PICK, "rule", 1.0, (), "d" * 64, digest))
+    return {"selector": tmp_path / "selector", **shards}
+
+
+def select(tmp_path: Path, selection: Selection) -> None:
+    (tmp_path / "selector").mkdir(exist_ok=True)
+    write_json(tmp_path / "selector" / "selection.json", to_json(selection))
+
+
+def run(inputs: dict[str, Path], tmp_path: Path, context: Context) -> tuple[Outcome, Path]:
+    (out := tmp_path / "out").mkdir(exist_ok=True)
+    return register.run(RUN_FILE, inputs, out, context), out
+
+
+def test_the_pick_is_kept_once_registered_and_leads_back_to_the_decision(
+    inputs: dict[str, Path], tmp_path: Path, context: Context
+) -> None:
+    outcome, out = run(inputs, tmp_path, context)
+
+    weights = inputs["candidates_2"] / PICK / "model.safetensors"
+    assert (out / "model" / "model.safetensors").samefile(weights)
+    assert json.loads((out / "results.json").read_text()) == {"run_id": context.run_id}
+    assert outcome.metrics == {"registered": 1.0, "version": 1.0}
+    assert "**ties-d0.3** as `iar-demo` version 1, alias `candidate`" in outcome.markdown
+
+    client = Tracker(RUN_FILE, context.run_id, context.state)._client()
+    version = client.get_model_version_by_alias("iar-demo", "candidate")
+    model, report = outcome.lineage
+    assert version.tags["iar.lineage"] == model.digest and version.tags["iar.candidate"] == PICK
+    parent = client.search_runs(["1"], "tags.`iar.stage` = 'pipeline'")[0]
+    names = [item.path for item in client.list_artifacts(parent.info.run_id)]
+    assert names == ["frontier.png", "report.html", "results.json"]
+
+    selection = json.loads((inputs["selector"] / "selection.json").read_text())
+    decision = Lineage("decision", digest_json(selection), f"pick {PICK}", selection)
+    candidate = Lineage("candidate", weights_digest(weights.parent), PICK, {})
+    registry = context.registry()
+    registry.record([decision, candidate, *outcome.lineage], Producer("r", "register", "1", "c", 17, 0.0, 1.0))
+    kinds = [row.kind for row in render_upstream(registry, report.digest)]
+    assert kinds == ["report", "decision", "checkpoint", "candidate"]
+
+
+def test_a_second_try_after_a_kill_gives_the_same_version(
+    inputs: dict[str, Path], tmp_path: Path, context: Context
+) -> None:
+    first, _ = run(inputs, tmp_path, context)
+    second, _ = run(inputs, tmp_path, context)
+
+    assert first == second
+
+
+def test_without_a_feasible_candidate_the_report_is_written_and_nothing_registered(
+    inputs: dict[str, Path], tmp_path: Path, context: Context
+) -> None:
+    select(tmp_path, Selection("", "rule", 1.0, (), "d" * 64, ""))
+
+    outcome, out = run(inputs, tmp_path, context)
+
+    assert outcome.metrics == {"registered": 0.0} and "No feasible candidate" in outcome.markdown
+    assert (out / "report.html").is_file() and not (out / "model").exists()
+    assert [entry.kind for entry in outcome.lineage] == ["report"]
+    assert Tracker(RUN_FILE, context.run_id, context.state)._client().search_registered_models() == []
+
+
+def test_a_candidate_that_changed_after_the_selection_is_refused(
+    inputs: dict[str, Path], tmp_path: Path, context: Context
+) -> None:
+    (inputs["candidates_2"] / PICK / "model.safetensors").write_bytes(b"other")
+
+    with pytest.raises(PermanentError, match=r"but the selection was made for [0-9a-f]{12}: run merge-candidate"):
+        run(inputs, tmp_path, context)
+
+
+def test_a_pick_that_no_input_holds_is_named(inputs: dict[str, Path], tmp_path: Path, context: Context) -> None:
+    select(tmp_path, replace(Selection("", "rule", 1.0, (), "d" * 64, "c" * 64), pick="dare-p0.1"))
+
+    with pytest.raises(UserError, match=r"no candidate input holds the pick 'dare-p0.1': run merge-candidate again"):
+        run(inputs, tmp_path, context)

@@ -1,0 +1,60 @@
+"""The compiled pipeline: the same bytes every time, and the same as the golden file."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from iar.config import RunFile
+from iar.pipelines.post_training import compile_pipeline
+
+GOLDEN = Path(__file__).parent / "golden" / "post_training.yaml"
+
+
+def compiled(folder: Path, shards: int = 2) -> bytes:
+    settings = {"candidate_shards": shards, "image": "registry.example/iar:1", "backend": "kubeflow"}
+    run_file = RunFile.model_validate({"run": {"name": "golden"}, "documents": {"path": "docs"}, "platform": settings})
+    compile_pipeline(run_file, folder / "pipeline.yaml")
+    return (folder / "pipeline.yaml").read_bytes()
+
+
+def test_the_pipeline_is_the_golden_one(tmp_path: Path) -> None:
+    now = compiled(tmp_path)
+    assert now == compiled(tmp_path)
+    if os.environ.get("IAR_UPDATE_GOLDEN"):
+        GOLDEN.write_bytes(now)
+    assert now == GOLDEN.read_bytes(), (
+        f"the compiled pipeline differs from {GOLDEN.name}: when that is meant, run the test with IAR_UPDATE_GOLDEN=1"
+    )
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    spec: dict[str, Any] = yaml.safe_load(compiled(tmp_path_factory.mktemp("compiled"), shards=12))
+    return spec
+
+
+def test_every_task_has_a_readable_name_and_kfp_caches_none(tasks: dict[str, Any]) -> None:
+    dag = tasks["root"]["dag"]["tasks"]
+    names = {task["taskInfo"]["name"] for task in dag.values()}
+    shards = range(1, 13)
+    assert names == {
+        "base-model", "qa-build", "inject", "align", "vanilla", "judge-eval-references", "selector", "locked-test",
+        "register", *(f"merge-candidate-{n}" for n in shards), *(f"judge-eval-candidates-{n}" for n in shards),
+    }  # fmt: skip
+    assert not any(task["cachingOptions"].get("enableCache") for task in dag.values())
+
+
+def test_every_component_runs_in_the_image_of_the_run_file_and_installs_nothing(tasks: dict[str, Any]) -> None:
+    executors = tasks["deploymentSpec"]["executors"]
+    containers = [executor["container"] for executor in executors.values()]
+    assert {container["image"] for container in containers} == {"registry.example/iar:1"}
+    assert not any("pip install" in part for container in containers for part in container["command"])
+
+
+def test_the_run_file_is_the_only_parameter(tasks: dict[str, Any]) -> None:
+    parameters = tasks["root"]["inputDefinitions"]["parameters"]
+    assert list(parameters) == ["run_file"]
+    assert RunFile.model_validate_json(parameters["run_file"]["defaultValue"]).run.name == "golden"

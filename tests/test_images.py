@@ -1,0 +1,130 @@
+"""The Containerfiles, read as text: pinned, non-root, offline at run time, and true to pyproject.toml."""
+
+import re
+import runpy
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CONTAINERFILES = sorted(ROOT.glob("images/*/Containerfile"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+
+each_image = pytest.mark.parametrize("path", CONTAINERFILES, ids=lambda path: path.parent.name)
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """Return (instruction, arguments) in order, continued lines joined, comments left out."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    parts = [line.partition(" ") for line in joined.splitlines() if line.strip()]
+    return [(name.upper(), arguments.strip()) for name, _, arguments in parts]
+
+
+def arguments_of(path: Path, instruction: str) -> list[str]:
+    return [arguments for name, arguments in instructions(path) if name == instruction]
+
+
+def final_stage(path: Path) -> list[tuple[str, str]]:
+    lines = instructions(path)
+    start = max(number for number, (name, _) in enumerate(lines) if name == "FROM")
+    return lines[start:]
+
+
+def test_there_is_one_containerfile_a_family() -> None:
+    assert [path.parent.name for path in CONTAINERFILES] == ["data", "eval", "train"]
+
+
+@each_image
+def test_the_final_stage_runs_as_a_numeric_user_that_is_not_root(path: Path) -> None:
+    users = [arguments for name, arguments in final_stage(path) if name == "USER"]
+    assert users == ["10001:10001"]
+    after = [name for name, _ in final_stage(path)]
+    # Whatever root could still do comes before.
+    assert not {"RUN", "COPY"} & set(after[after.index("USER") :])
+
+
+@each_image
+def test_bases_are_pinned_and_can_be_fixed_to_a_digest(path: Path) -> None:
+    stages = {arguments.split(" AS ")[1] for arguments in arguments_of(path, "FROM") if " AS " in arguments}
+    bases = {arguments.split(" ")[0] for arguments in arguments_of(path, "FROM")} - stages
+    assert bases == {"docker.io/library/python:3.11-slim-bookworm${BASE_DIGEST}"}
+    assert instructions(path)[0] == ("ARG", 'BASE_DIGEST=""')
+    assert "latest" not in path.read_text(encoding="utf-8")
+
+
+@each_image
+def test_nothing_is_fetched_by_add_or_by_a_download_program(path: Path) -> None:
+    assert not arguments_of(path, "ADD")
+    assert not re.search(r"\b(curl|wget|git clone)\b", " ".join(arguments_of(path, "RUN")))
+
+
+@each_image
+def test_the_package_is_installed_with_extras_that_exist_and_whose_requirements_are_there(path: Path) -> None:
+    commands = " && ".join(arguments_of(path, "RUN"))
+    (installed,) = re.findall(r'"iar\[([\w,]+)\]"', commands)
+    (prepared,) = re.findall(r"requirements\.py pyproject\.toml ([\w ]+) >", commands)
+    assert installed.split(",") == prepared.split()
+    assert set(prepared.split()) <= set(EXTRAS)
+    assert path.parent.name not in EXTRAS or path.parent.name in prepared.split()
+
+
+@each_image
+def test_torch_is_the_version_that_pyproject_allows(path: Path) -> None:
+    from packaging.requirements import Requirement
+
+    declared = next(Requirement(line) for line in PROJECT["dependencies"] if line.startswith("torch"))
+    (version,) = [value.partition("=")[2] for value in arguments_of(path, "ARG") if value.startswith("TORCH_VERSION")]
+    assert declared.specifier.contains(version)
+
+
+@each_image
+def test_the_layer_with_the_packages_does_not_depend_on_the_source(path: Path) -> None:
+    copies = [arguments for name, arguments in final_stage(path) if name == "COPY"]
+    assert copies[0] == "--from=packages /opt/venv /opt/venv"
+    stage = instructions(path)[: instructions(path).index(("FROM", "packages AS wheel"))]
+    assert [arguments for name, arguments in stage if name == "COPY"] == ["pyproject.toml images/requirements.py ./"]
+
+
+@each_image
+def test_the_root_file_system_may_be_read_only(path: Path) -> None:
+    settings = dict(part.split("=", 1) for value in arguments_of(path, "ENV") for part in shlex.split(value))
+    assert settings["HOME"] == "/tmp"
+    assert settings["IAR_STATE"] == "/state"
+    for name in ("MPLCONFIGDIR", "HF_HOME"):
+        assert settings[name].startswith(("/tmp", "/state"))
+
+
+@each_image
+def test_labels_say_what_it_is(path: Path) -> None:
+    labels = " ".join(arguments_of(path, "LABEL"))
+    for label in ("title", "description", "version", "revision", "licenses", "base.name"):
+        assert f"org.opencontainers.image.{label}=" in labels
+
+
+def test_evaluation_never_asks_the_hub() -> None:
+    (settings,) = [arguments for name, arguments in final_stage(ROOT / "images/eval/Containerfile") if name == "ENV"]
+    assert "HF_HUB_OFFLINE=1" in settings.split()
+
+
+@each_image
+def test_what_is_copied_exists_and_reaches_the_build(path: Path) -> None:
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    for copied in arguments_of(path, "COPY"):
+        if copied.startswith("--from="):
+            continue
+        for source in copied.split()[:-1]:
+            assert (ROOT / source).exists()
+            assert source.rstrip("/") in kept
+
+
+def test_requirements_are_those_of_pyproject() -> None:
+    requirements = runpy.run_path(str(ROOT / "images/requirements.py"))["requirements"]
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert requirements(text, []) == PROJECT["dependencies"]
+    assert requirements(text, ["cluster"])[-len(EXTRAS["cluster"]) :] == EXTRAS["cluster"]
+    with pytest.raises(KeyError, match="no-such-extra"):
+        requirements(text, ["no-such-extra"])
