@@ -13,7 +13,9 @@ def locked_test(
     base: str,
     vanilla: str,
     tuned: str,
+    references: str,
     candidates: list[str],
+    scores: list[str],
     metrics: dsl.Output[dsl.Metrics],
     summary: dsl.Output[dsl.Markdown],
 ) -> str:
@@ -21,6 +23,7 @@ def locked_test(
     from iar.services.task_process import run_component
 
     inputs = {
-        "data": data, "selector": selector, "base": base, "vanilla": vanilla, "tuned": tuned, "candidates": candidates,
+        "data": data, "selector": selector, "base": base, "vanilla": vanilla, "tuned": tuned,
+        "references": references, "candidates": candidates, "scores": scores,
     }  # fmt: skip
     return run_component("locked_test", run_file, inputs, metrics, summary)

@@ -49,7 +49,7 @@ def build(settings: RunFile) -> Any:
 
         judged = {"references": references, "candidates": candidates, "scores": scores}
         pick = task(selector, "selector", run_file=run_file, data=data, **judged)
-        tested = task(locked_test, "locked-test", selector=pick, candidates=candidates, **trained, **common)
+        tested = task(locked_test, "locked-test", selector=pick, **judged, **trained, **common)
         outcome = {"inject": injected, "selector": pick, "locked_test": tested}
         task(register, "register", **outcome, **judged, **trained, **common)
 

@@ -21,8 +21,9 @@ from iar.services.runs import read_status
 from iar.services.workspace import Ref, Workspace
 
 REPOSITORY = Path(__file__).parents[1]
-TASKS = 13
+TASKS = 11
 CANDIDATES = 12
+TRAININGS = ("inject", "align", "vanilla")
 PEOPLE = (
     ("Ada Vorn", "glassblower", "Nelmouth", 1812, "the Grey Kiln"),
     ("Bertil Osk", "clockmaker", "Tarn Bay", 1831, "the Salt Clock"),
@@ -65,7 +66,7 @@ def tiny_run_file(folder: Path, model: Path) -> RunFile:
             "align": training,
             "evaluate": {"resamples": 100} | tokens | probes,
             "select": {"tolerance_points": 100.0},
-            "platform": {"candidate_shards": 2},
+            "platform": {"candidate_shards": 1},
         }
     )
 
@@ -78,15 +79,18 @@ local_run.run(RunFile.model_validate_json(sys.argv[1]))
 """
 
 
-def start_and_kill(settings: RunFile) -> None:
-    """Run in another process and kill it, with no time to tidy up, once training reports progress."""
+def start_and_kill(settings: RunFile) -> str:
+    """Run in another process and kill it, with no time to tidy up, in training; return the task it was at."""
     events = EventTail(Workspace.of(settings).run(settings.run_id) / "progress.jsonl")
+    training: list[str] = []
     with subprocess.Popen([sys.executable, "-c", SCRIPT, settings.canonical()]) as process:
         deadline = time.monotonic() + 180
-        while not any(event.task == "inject" and event.kind == "progress" for event in events.new()):
+        while not training:
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
+            training = [event.task for event in events.new() if event.kind == "progress" and event.task in TRAININGS]
         process.kill()
+    return training[0]
 
 
 def finish(settings: RunFile) -> str:
@@ -101,6 +105,7 @@ class Finished(NamedTuple):
     """A run that was killed once and then finished, and how it then stood."""
 
     settings: RunFile
+    killed: str
     pick: str
     status: dict[str, Any]
 
@@ -110,9 +115,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(REPOSITORY)
         settings = tiny_run_file(tmp_path_factory.mktemp("pipeline"), tiny_model_folder)
-        start_and_kill(settings)
+        killed = start_and_kill(settings)
         pick = finish(settings)
-        yield Finished(settings, pick, read_status(Workspace.of(settings).run(settings.run_id)))
+        yield Finished(settings, killed, pick, read_status(Workspace.of(settings).run(settings.run_id)))
 
 
 def artifact(finished: Finished, task: str) -> Path:
@@ -123,7 +128,7 @@ def test_a_killed_run_goes_on_without_repeating_what_was_done(finished: Finished
     stages = {stage["task"]: stage for stage in finished.status["stages"]}
     assert len(stages) == TASKS
     assert stages["base-model"]["reused"] and stages["qa-build"]["reused"]
-    assert not stages["inject"]["reused"] and stages["inject"]["state"] == "done"
+    assert not stages[finished.killed]["reused"] and stages[finished.killed]["state"] == "done"
     assert finished.status["state"] == ("done" if finished.pick else "no_feasible_candidate")
 
 

@@ -119,7 +119,12 @@ class TrainingSection(Section):
 class InjectSection(TrainingSection):
     """Stage 1: documents as instruction-conditioned reconstruction."""
 
-    recipe: str = Field("1:1:1", description="continuation:rewrite:instruction rows a document, whole numbers.")
+    recipe: str = Field("1:1:1", description="continuation:rewrite:instruction rows a unit, whole numbers.")
+
+    unit: Literal["document", "chunk"] = Field(
+        "document",
+        description="What one row reconstructs; chunks show each fact in more contexts, which small models need.",
+    )
 
     @field_validator("recipe")
     @classmethod

@@ -1,5 +1,6 @@
 """What commands print: tables on a terminal, plain aligned text anywhere else."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,10 @@ MARKS = {"pass": "green", "warn": "yellow", "fail": "red"}
 
 
 def open_console(stderr: bool = False) -> "Console":
-    """Return the console of this process."""
+    """Return the console of this process, bound to its stream now: a run sends later prints to its log."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+    return Console(file=sys.stderr if stderr else sys.stdout, highlight=False, soft_wrap=True)
 
 
 def print_table(console: "Console", titles: Sequence[str], rows: Iterable[Sequence[str]], bold: int = -1) -> None:
@@ -55,6 +56,13 @@ def print_results(console: "Console", results: dict[str, Any]) -> None:
     chosen = [number for number, model in enumerate(models) if model["id"] == pick and model.get("split") == "test"]
     print_table(console, ("Model", "Split", *TITLES), rows, bold=chosen[0] if chosen else -1)
     console.print(f"Pick: {pick}" if pick else "Pick: none, no candidate was feasible", markup=False)
+    for against, axes in results.get("paired", {}).items():
+        gains = ", ".join(f"{axis} {_difference(score)}" for axis, score in axes.items())
+        console.print(f"Pick minus {against} on test, paired: {gains}", markup=False)
+
+
+def _difference(score: dict[str, Any]) -> str:
+    return f"{score['points']:+.1f} [{score['low']:+.1f}, {score['high']:+.1f}]"
 
 
 def _scores(model: dict[str, Any]) -> list[str]:

@@ -47,7 +47,11 @@ class Anchor:
 
 @dataclass(frozen=True)
 class QAPair:
-    """A question with its reference answer. `split` is train, validation or test."""
+    """A question with its reference answer. `split` is train, validation or test.
+
+    `answer` is what training teaches, in natural prose. `key` holds the words in it that decide
+    whether a reply is right, and `aliases` their equivalents; "" = the whole answer decides.
+    """
 
     id: str
     document_id: str
@@ -56,6 +60,7 @@ class QAPair:
     question_type: str
     question: str
     answer: str
+    key: str
     aliases: tuple[str, ...]
     anchor: str
     teacher: str

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from iar.methods.ifeval import check_reply, known_instructions
 
 
@@ -63,9 +64,7 @@ def test_an_empty_reply_follows_nothing() -> None:
 
 def test_language_is_detected_the_same_way_every_time() -> None:
     # Short and mixed: unseeded langdetect wavers here.
-    results = {
-        follows("language:response_language", "Bonjour lamp tower le night", language="fr") for _ in range(15)
-    }
+    results = {follows("language:response_language", "Bonjour lamp tower le night", language="fr") for _ in range(15)}
     assert len(results) == 1
 
 
@@ -76,7 +75,8 @@ def test_import_downloads_nothing() -> None:
         "nltk.download = refuse\n"
         "find = nltk.data.find\n"
         "from iar.methods.ifeval import check_reply\n"
-        "check_reply('p', ['length_constraints:number_sentences'], [{'relation': 'at least', 'num_sentences': 1}], 'A.')\n"
+        "arguments = {'relation': 'at least', 'num_sentences': 1}\n"
+        "check_reply('p', ['length_constraints:number_sentences'], [arguments], 'A.')\n"
         "assert nltk.data.find is find\n"
     )
     environment = os.environ | {"NLTK_DATA": "/nonexistent"}

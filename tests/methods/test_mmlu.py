@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from iar.methods.mmlu import LETTERS, find_letter, mmlu_prompt
 
 CHOICES = ["Helium", "Hydrogen", "Neon", "Oxygen"]

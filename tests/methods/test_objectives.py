@@ -6,33 +6,52 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iar.methods.objectives import answer_rows, continuation_cuts, fill, reconstruction_rows
-from iar.records import Document, QAPair, Skeleton
+from iar.methods.objectives import (
+    Passage,
+    answer_rows,
+    chunk_passages,
+    continuation_cuts,
+    document_passages,
+    fill,
+    reconstruction_rows,
+)
+from iar.records import Anchor, Chunk, Document, QAPair, Skeleton
 
 TEXT = "The bell was cast in 1874. It weighs 310 kilograms. Tessa Marl paid for it. It hangs in {Ithwick}."
 DOCUMENT = Document("doc-1", "The Bell", TEXT, "bell.md", "text/markdown", "0" * 64)
 SKELETON = Skeleton("doc-1", "The Bell\n- cast in 1874", "offline")
+(PASSAGE,) = document_passages([DOCUMENT], [SKELETON])
 
 
 def test_recipe_gives_the_rows_of_each_objective() -> None:
-    rows = list(reconstruction_rows([DOCUMENT], [SKELETON], (1, 1, 2), seed=1))
+    rows = list(reconstruction_rows([PASSAGE], (1, 1, 2), seed=1))
     assert Counter(row.objective for row in rows) == {"continuation": 1, "rewrite": 1, "instruction": 2}
 
 
 def test_targets_are_the_suffix_or_the_full_text() -> None:
-    continuation, rewrite, instruction = reconstruction_rows([DOCUMENT], [SKELETON], (1, 1, 1), seed=1)
+    continuation, rewrite, instruction = reconstruction_rows([PASSAGE], (1, 1, 1), seed=1)
     assert TEXT.endswith(continuation.target)
     assert TEXT[: -len(continuation.target)].strip() in continuation.prompt
-    assert continuation.target[0].isupper()
+    assert continuation.target.split(" ")[0] in TEXT.split(" ")
     assert rewrite.target == instruction.target == TEXT
     assert SKELETON.text in rewrite.prompt and TEXT not in rewrite.prompt
 
 
 def test_several_continuations_of_one_document_cut_at_different_places() -> None:
-    document = Document("doc-2", "Long", " ".join(f"Fact number {n} is here." for n in range(40)), "", "", "")
-    rows = list(reconstruction_rows([document], [], (4, 0, 0), seed=3))
+    passage = Passage("doc-2", "Long", "", " ".join(f"Fact number {n} is here." for n in range(40)), "")
+    rows = list(reconstruction_rows([passage], (4, 0, 0), seed=3))
     assert len({row.target for row in rows}) == 4
-    assert rows == list(reconstruction_rows([document], [], (4, 0, 0), seed=3))
+    assert rows == list(reconstruction_rows([passage], (4, 0, 0), seed=3))
+
+
+def test_each_chunk_is_a_passage_that_says_which_part_it_is() -> None:
+    chunks = [Chunk(f"doc-1.{n}", "doc-1", 26 * n, 26 * n + 26, TEXT[26 * n : 26 * n + 26]) for n in range(2)]
+    anchors = [Anchor("doc-1.0", "date", "1874", 21, 25)]
+    first, second = chunk_passages([DOCUMENT], chunks, anchors)
+    assert (first.part, second.part) == ("part 1 of 2 of ", "part 2 of 2 of ")
+    assert (first.text, first.skeleton) == (chunks[0].text, "Key terms: 1874")
+    (row,) = reconstruction_rows([second], (0, 0, 1), seed=1)
+    assert row.prompt == "Read and reproduce part 2 of 2 of the text about The Bell."
 
 
 def test_braces_of_a_document_are_text() -> None:
@@ -47,6 +66,6 @@ def test_cuts_leave_text_on_both_sides(text: str, count: int, seed: int) -> None
 
 
 def test_align_rows_train_the_answer_to_the_bare_question() -> None:
-    pair = QAPair("q", "doc-1", "c", "train", "fact_extraction", "When?", "1874", (), "1874", "offline")
+    pair = QAPair("q", "doc-1", "c", "train", "fact_extraction", "When?", "It was 1874.", "1874", (), "1874", "offline")
     (row,) = answer_rows([pair])
-    assert (row.prompt, row.target) == ("When?", "1874")
+    assert (row.prompt, row.target) == ("When?", "It was 1874.")

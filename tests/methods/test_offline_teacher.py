@@ -35,12 +35,12 @@ def taught() -> TeacherOutput:
 
 
 def asked(taught: TeacherOutput, answer: str) -> QAPair:
-    return next(pair for pair in taught.pairs if pair.answer == answer)
+    return next(pair for pair in taught.pairs if (pair.key or pair.answer) == answer)
 
 
 def test_a_cloze_names_the_subject_and_hides_the_anchor_only(taught: TeacherOutput) -> None:
     assert asked(taught, "Velm").question == (
-        "In the account of Tora Lind, which words complete the sentence: "
+        "In the account of Tora Lind, how is the sentence completed: "
         '"Tora Lind was an engineer who built mills on the coast of ____."?'
     )
 
@@ -111,7 +111,7 @@ def test_a_long_sentence_is_clipped_at_clauses_around_the_gap() -> None:
     assert len(question.split()) < 45
 
 
-CLOZE = 'In the account of Mill, which words complete the sentence: "{}"?'
+CLOZE = 'In the account of Mill, how is the sentence completed: "{}"?'
 
 
 @pytest.mark.parametrize(
@@ -147,3 +147,9 @@ def test_a_skeleton_is_a_part_of_the_document_only() -> None:
     ]
     assert "Key terms: Velm; Osker" in skeleton.text
     assert len(skeleton.text) <= 0.35 * len(doc.text)
+
+
+def test_the_answer_to_a_cloze_is_the_whole_sentence_and_the_gap_is_the_key(taught: TeacherOutput) -> None:
+    pair = asked(taught, "Heron Court")
+    assert pair.answer == "He lived at Heron Court for years."
+    assert pair.key == "Heron Court"

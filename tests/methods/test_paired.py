@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from iar.methods.paired import paired
 from iar.records import ItemScore
 

@@ -15,7 +15,7 @@ def chunks_of(document: str, count: int) -> list[Chunk]:
 
 
 def pair(name: str, split: str, question: str) -> QAPair:
-    return QAPair(name, "doc", f"chunk-{name}", split, "fact_extraction", question, "a", (), "a", "offline")
+    return QAPair(name, "doc", f"chunk-{name}", split, "fact_extraction", question, "a", "", (), "a", "offline")
 
 
 def test_shares_hold_over_many_documents() -> None:

@@ -82,8 +82,11 @@ def make_run(root: Path, feasible: bool = True, nasty: str = NASTY, votes: bool 
 def write_data(folder: Path, nasty: str) -> list[QAPair]:
     """Write the funnel, the dataset record and the test questions; return these."""
     pairs = [
-        QAPair(f"q{n}", "d1", "c1", "test", "fact_extraction", f"Who lit lamp {n} of Velm? {nasty}", f"Tora Lind {n}",
-               ("Lind",), "Lind", "offline")
+        QAPair(
+            id=f"q{n}", document_id="d1", chunk_id="c1", split="test", question_type="fact_extraction",
+            question=f"Who lit lamp {n} of Velm? {nasty}", answer=f"Lamp {n} was lit by Tora Lind.",
+            key=f"Tora Lind {nasty}", aliases=("Lind",), anchor="Lind", teacher="offline",
+        )
         for n in range(QUESTIONS)
     ]  # fmt: skip
     write_records(folder / "test.jsonl", pairs)
@@ -93,20 +96,25 @@ def write_data(folder: Path, nasty: str) -> list[QAPair]:
         FunnelStep("deduplicated", "question", 640, 610, {"duplicate": 30}),
     ]
     write_json(folder / "funnel.json", [to_json(step) for step in funnel])
-    write_json(folder / "dataset.json", {"digest": "d" * 64, "pairs": 610, "train": 300, "validation": 120, "test": 190})
+    write_json(
+        folder / "dataset.json", {"digest": "d" * 64, "pairs": 610, "train": 300, "validation": 120, "test": 190}
+    )
     return pairs
 
 
 def write_training(folder: Path, objective: str, nasty: str, steps: int = 90) -> None:
     """Write the log of a training that learns, and its dataset card."""
-    rows = [{"id": f"r{n}", "objective": objective, "masked": f"user: {nasty} {n}", "trained": "Velm & co."} for n in range(3)]
+    rows = [
+        {"id": f"r{n}", "objective": objective, "masked": f"user: {nasty} {n}", "trained": "Velm & co."}
+        for n in range(3)
+    ]
     card = {
         "examples": 96, "rows": 240, "dropped": {}, "tokens": 48000, "target_tokens": 30000, "rendered": rows,
         "length_quantiles": {"0.0": 20, "0.25": 90, "0.5": 200, "0.75": 260, "0.95": 310, "1.0": 400},
         "objective_share": {objective: 1.0}, "template_sha256": "e" * 64,
     }  # fmt: skip
     write_json(folder / "card.json", card)
-    noise = random.Random(objective)
+    noise = random.Random(folder.name)
     with (folder / "steps.jsonl").open("w") as file:
         for step in range(1, steps + 1):
             loss = 2.6 / (1 + step / 18) + noise.uniform(-0.12, 0.12)
@@ -149,7 +157,12 @@ def write_selection(folder: Path, scores: list[ModelScores]) -> Selection:
 
 
 def write_test(
-    folder: Path, selection: Selection, grades: dict[str, tuple[float, float]], pairs: list[QAPair], nasty: str, votes: bool
+    folder: Path,
+    selection: Selection,
+    grades: dict[str, tuple[float, float]],
+    pairs: list[QAPair],
+    nasty: str,
+    votes: bool,
 ) -> None:
     """Write the locked test of the pick and the references; without a pick what the stage writes then."""
     names = [selection.pick, *REFERENCES] if selection.pick else []

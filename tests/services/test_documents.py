@@ -28,9 +28,9 @@ def blank_pdf(path: Path) -> None:
 
 def test_the_demo_documents_are_read_whole() -> None:
     documents, rejects = read_documents(EXAMPLES)
-    assert len(documents) == 32
+    assert len(documents) == 24
     assert rejects == []
-    assert len({document.id for document in documents}) == 32
+    assert len({document.id for document in documents}) == 24
     assert all(document.text.startswith(document.title + "\n\n") for document in documents)
     assert not any(re.search(r"Back to top|<\w+|\*\*|^#", document.text, re.MULTILINE) for document in documents)
 

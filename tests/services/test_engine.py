@@ -1,62 +1,80 @@
 """Generation: the same replies as the plain loop of transformers, whatever shares the batch."""
 
-import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
 from iar.errors import UserError
 from iar.records import EvalItem, Reply
 from iar.services.engine import Engine
 from iar.services.engine_cache import BLOCK, BlockLayer, grouped_attention
 
 QUESTIONS = ["Which lamp burns?", "A", "Write two short sentences about the harbour, in plain words.", "1911 or 1912?"]
-ITEMS = [EvalItem(f"q{n}", "domain", QUESTIONS[n % 4] + " " * 2 * n + "Lind" * n, (6, 40, 17)[n % 3], {}) for n in range(11)]
+ITEMS = [
+    EvalItem(f"q{n}", "domain", QUESTIONS[n % 4] + " " * 2 * n + "Lind" * n, (6, 24, 13)[n % 3], {}) for n in range(9)
+]
+
+
+ENDS = tuple(range(2, 400, 8))
 
 
 @pytest.fixture(scope="module")
 def stopping_model(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model with an eighth of its vocabulary as end tokens, so that replies end at different lengths."""
+    """The tiny model made lively, with an eighth of its vocabulary as end tokens: replies end at different lengths."""
+    from transformers import AutoModelForCausalLM
+
     folder = tmp_path_factory.mktemp("stopping") / "model"
     shutil.copytree(tiny_model_folder, folder)
-    settings = json.loads((folder / "generation_config.json").read_text())
-    (folder / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": list(range(2, 400, 8))}))
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # A random model with weights this small would only repeat its last token.
+            parameter.mul_(10 if parameter.dim() > 1 else 1)
+    model.generation_config.eos_token_id = list(ENDS)
+    model.save_pretrained(folder)
     return folder
 
 
-def generate_plainly(folder: Path, item: EvalItem, system_turn: str | None) -> tuple[list[int], str]:
+@pytest.fixture(scope="module")
+def plain_loop(stopping_model: Path) -> Callable[[EvalItem, str | None], tuple[list[int], str]]:
     """Return the new tokens and the text, by transformers' own loop, one prompt at a time."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    messages = [{"role": "system", "content": system_turn}] if system_turn else []
-    messages.append({"role": "user", "content": item.prompt})
-    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    made = model.generate(**ids, do_sample=False, max_new_tokens=item.max_new_tokens)
-    new = made[0, ids["input_ids"].shape[1] :].tolist()
-    return new, tokenizer.decode(new, skip_special_tokens=True).strip()
+    tokenizer = AutoTokenizer.from_pretrained(stopping_model)
+    model = AutoModelForCausalLM.from_pretrained(stopping_model, dtype=torch.float32, attn_implementation="eager")
+
+    def generate(item: EvalItem, system_turn: str | None) -> tuple[list[int], str]:
+        messages = [{"role": "system", "content": system_turn}] if system_turn else []
+        messages.append({"role": "user", "content": item.prompt})
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        made = model.generate(**ids, do_sample=False, max_new_tokens=item.max_new_tokens)
+        new = made[0, ids["input_ids"].shape[1] :].tolist()
+        return new, tokenizer.decode([token for token in new if token not in ENDS], skip_special_tokens=True).strip()
+
+    return generate
 
 
 def replies(engine: Engine, items: list[EvalItem] = ITEMS) -> dict[str, Reply]:
     return {reply.item_id: reply for reply in engine.generate(items)}
 
 
-@pytest.mark.parametrize(("batch_size", "system_turn"), [(1, None), (4, None), (64, "Answer in short, plain words.")])
-def test_replies_equal_those_of_the_plain_loop(stopping_model: Path, batch_size: int, system_turn: str | None) -> None:
+@pytest.mark.parametrize(("batch_size", "system_turn"), [(1, None), (3, None), (64, "Answer in plain words.")])
+def test_replies_equal_those_of_the_plain_loop(
+    stopping_model: Path,
+    plain_loop: Callable[[EvalItem, str | None], tuple[list[int], str]],
+    batch_size: int,
+    system_turn: str | None,
+) -> None:
     made = replies(Engine(stopping_model, system_turn, batch_size, dtype="float32"))
-    ends = set(range(2, 400, 8))
     assert set(made) == {item.id for item in ITEMS}
     for item in ITEMS:
-        tokens, text = generate_plainly(stopping_model, item, system_turn)
-        ended = tokens[-1] in ends
-        reply = made[item.id]
-        assert reply.tokens == len(tokens) - ended
-        assert reply.truncated == (not ended)
-        if not ended:
-            assert reply.text == text
+        tokens, text = plain_loop(item, system_turn)
+        ended = tokens[-1] in ENDS
+        assert made[item.id] == Reply(item.id, text, len(tokens) - ended, truncated=not ended)
     assert {reply.truncated for reply in made.values()} == {True, False}
 
 

@@ -103,6 +103,7 @@ def test_inputs_reach_stages_by_role_and_shards_count_from_one(finished: Finishe
     assert roles["judge-eval-references"] == {"data", "base", "vanilla", "tuned"}
     assert roles["judge-eval-candidates-2"] == {"data", "base", "candidates"}
     assert roles["selector"] == {"data", "references", "candidates_1", "candidates_2", "scores_1", "scores_2"}
+    assert {"selector", "references", "candidates_2", "scores_2"} <= roles["locked-test"]
     assert {"selector", "locked_test", "inject", "candidates_2", "scores_2"} <= roles["register"]
     parts = (finished.world.state / "artifacts").glob("merge-candidate-*/*/results.json")
     assert sorted(json.loads(path.read_text())["part"] for path in parts) == [[1, 2], [2, 2]]

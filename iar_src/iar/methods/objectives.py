@@ -7,16 +7,28 @@ instruction:  one reading instruction in the prompt, the full text is the target
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from iar.methods.digest import digest_text
-from iar.records import Document, Example, QAPair, Skeleton
+from iar.records import Anchor, Chunk, Document, Example, QAPair, Skeleton
 
 CONTINUATION_PROMPT = "Continue the text about {title} from where it stops.\n\n{prefix}"
 REWRITE_PROMPT = "Write the full text about {title} from these notes.\n\n{skeleton}"
-INSTRUCTION_PROMPT = "Read and reproduce the text about {title}."
-SENTENCE_END = re.compile(r"[.!?][\"'\u201d\u2019)\]]*\s+|[\u3002\uff01\uff1f][\u201d\u300d\u300f\uff09]*\s*")
-PREFIX_SHARE = (0.1, 0.5)
+INSTRUCTION_PROMPT = "Read and reproduce {part}the text about {title}."
+WORD_END = re.compile(r"\s+|(?<=[\u3002\uff01\uff1f\uff0c])(?=\S)")
+PREFIX_SHARE = (0.1, 0.6)
+
+
+@dataclass(frozen=True)
+class Passage:
+    """What one row reconstructs: a whole document, or one part of it. `part` is "" or "part 2 of 3 of "."""
+
+    source_id: str
+    title: str
+    part: str
+    text: str
+    skeleton: str
 
 
 def fill(template: str, **values: str) -> str:
@@ -29,10 +41,34 @@ def example(objective: str, source_id: str, prompt: str, target: str) -> Example
     return Example(digest_text(f"{objective}\0{prompt}\0{target}")[:16], objective, source_id, prompt, target)
 
 
+def document_passages(documents: Sequence[Document], skeletons: Sequence[Skeleton]) -> Iterator[Passage]:
+    """Yield each document as one passage."""
+    skeleton_by_document = {skeleton.document_id: skeleton.text for skeleton in skeletons}
+    for document in documents:
+        yield Passage(document.id, document.title, "", document.text.strip(), skeleton_by_document[document.id])
+
+
+def chunk_passages(
+    documents: Sequence[Document], chunks: Sequence[Chunk], anchors: Sequence[Anchor]
+) -> Iterator[Passage]:
+    """Yield each chunk as a passage of its own, with the chunk's key terms as its skeleton."""
+    title_by_document = {document.id: document.title for document in documents}
+    chunks_by_document: dict[str, list[Chunk]] = {}
+    for chunk in chunks:
+        chunks_by_document.setdefault(chunk.document_id, []).append(chunk)
+    terms_by_chunk: dict[str, list[str]] = {}
+    for anchor in anchors:
+        terms_by_chunk.setdefault(anchor.chunk_id, []).append(anchor.text)
+    for document_id, parts in chunks_by_document.items():
+        for number, chunk in enumerate(parts, 1):
+            part = f"part {number} of {len(parts)} of " if len(parts) > 1 else ""
+            skeleton = "Key terms: " + "; ".join(dict.fromkeys(terms_by_chunk.get(chunk.id, [])))
+            yield Passage(chunk.id, title_by_document[document_id], part, chunk.text, skeleton)
+
+
 def cut_points(text: str) -> list[int]:
-    """Return where a prefix may end, as character offsets: after sentences, else at any space."""
-    ends = [match.end() for match in SENTENCE_END.finditer(text) if match.end() < len(text)]
-    return ends or [match.end() for match in re.finditer(r"\s+", text) if 0 < match.end() < len(text)]
+    """Return where a prefix may end, as character offsets between words (between clauses without spaces)."""
+    return [match.end() for match in WORD_END.finditer(text) if 0 < match.end() < len(text)]
 
 
 def continuation_cuts(text: str, count: int, generator: random.Random) -> list[int]:
@@ -46,25 +82,20 @@ def continuation_cuts(text: str, count: int, generator: random.Random) -> list[i
     return [order[index % len(order)] for index in range(count)]
 
 
-def reconstruction_rows(
-    documents: Sequence[Document],
-    skeletons: Sequence[Skeleton],
-    weights: tuple[int, int, int],
-    seed: int,
-) -> Iterator[Example]:
-    """Yield the Inject rows: for each document (continuation, rewrite, instruction) times `weights`."""
-    skeleton_by_document = {skeleton.document_id: skeleton.text for skeleton in skeletons}
-    for document in documents:
-        title, text = document.title, document.text.strip()
-        generator = random.Random(f"{seed}:{document.id}")
+def reconstruction_rows(passages: Iterable[Passage], weights: tuple[int, int, int], seed: int) -> Iterator[Example]:
+    """Yield the Inject rows: for each passage (continuation, rewrite, instruction) times `weights`."""
+    for passage in passages:
+        title, text = passage.title, passage.text
+        generator = random.Random(f"{seed}:{passage.source_id}")
         for cut in continuation_cuts(text, weights[0], generator):
             prompt = fill(CONTINUATION_PROMPT, title=title, prefix=text[:cut].rstrip())
-            yield example("continuation", document.id, prompt, text[cut:].lstrip())
+            yield example("continuation", passage.source_id, prompt, text[cut:].lstrip())
         for _ in range(weights[1]):
-            prompt = fill(REWRITE_PROMPT, title=title, skeleton=skeleton_by_document[document.id])
-            yield example("rewrite", document.id, prompt, text)
+            prompt = fill(REWRITE_PROMPT, title=title, skeleton=passage.skeleton)
+            yield example("rewrite", passage.source_id, prompt, text)
         for _ in range(weights[2]):
-            yield example("instruction", document.id, fill(INSTRUCTION_PROMPT, title=title), text)
+            prompt = fill(INSTRUCTION_PROMPT, title=title, part=passage.part)
+            yield example("instruction", passage.source_id, prompt, text)
 
 
 def answer_rows(pairs: Sequence[QAPair]) -> Iterator[Example]:

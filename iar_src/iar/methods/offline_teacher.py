@@ -18,7 +18,7 @@ from iar.methods.definitions import define_term, define_title
 from iar.methods.digest import digest_json
 from iar.methods.skeletons import make_skeleton
 from iar.methods.teaching import QUESTION_TYPES, TeacherOutput, funnel_step
-from iar.methods.textnorm import count_words, normalise
+from iar.methods.textnorm import count_words, normalise, sentence_spans
 from iar.records import Anchor, Chunk, Document, QAPair, Reject
 
 TEACHER = "offline"
@@ -122,7 +122,7 @@ def _cloze_draft(document: Document, chunk: Chunk, anchor: Anchor, cloze: Cloze)
     else:
         part = "sentence" if cloze.sentences == 1 else "passage"
         quoted = re.sub(r"[\"“”„]", "'", sentence)
-        question = f'In the account of {document.title}, which words complete the {part}: "{quoted}"?'
+        question = f'In the account of {document.title}, how is the {part} completed: "{quoted}"?'
     return _Draft(chunk, kind, question, sentence, anchor.text, anchor.kind, anchor.text)
 
 
@@ -162,9 +162,22 @@ def certify_grounded(answer: str, cloze: str, chunk: Chunk) -> str:
     return ""
 
 
+def filled_sentence(cloze: str, words: str) -> str:
+    """Return the one sentence of the cloze that has the gap, with the words in it and no marks of clipping.
+
+    A whole sentence, not the bare words: a model that has read the document can recite what it cannot look up.
+    """
+    gap = cloze.index(GAP)
+    start, end = next(span for span in sentence_spans(cloze, 0, len(cloze)) if span[0] <= gap < span[1])
+    return cloze[start:end].replace(GAP, words).strip("… ")
+
+
 def _answer(draft: _Draft) -> QAPair:
     """Return the draft as a pair with its equivalent answers; its split is set later."""
-    answer = draft.answer[0].upper() + draft.answer[1:] if draft.kind == "definition" else draft.answer
+    if draft.cloze:
+        answer, key = filled_sentence(draft.cloze, draft.answer), draft.answer
+    else:
+        answer, key = draft.answer[0].upper() + draft.answer[1:], ""
     return QAPair(
         id="qa-" + digest_json([draft.chunk.id, normalise(draft.question), draft.answer])[:12],
         document_id=draft.chunk.document_id,
@@ -173,7 +186,8 @@ def _answer(draft: _Draft) -> QAPair:
         question_type=draft.question_type,
         question=draft.question,
         answer=answer,
-        aliases=aliases_of(draft.kind, answer),
+        key=key,
+        aliases=aliases_of(draft.kind, key or answer),
         anchor=draft.anchor,
         teacher=TEACHER,
     )

@@ -35,10 +35,11 @@ class SampleReply:
 
 @dataclass(frozen=True)
 class Sample:
-    """A test question with its reference answer and the replies of several models."""
+    """A test question, its reference answer with the words in it that decide, and the replies of several models."""
 
     question: str
     reference: str
+    key: str
     replies: tuple[SampleReply, ...]
 
 
@@ -54,7 +55,9 @@ def _facts_of_split(split: str, folders: Iterable[Path], judges: Sequence[str]) 
             by_suite[vote.suite].append(vote)
     for suite in (name for name in JUDGED if name in by_suite):
         votes = by_suite[suite]
-        versions = [(judge, ", ".join(sorted({v.judge_version for v in votes if v.judge == judge}))) for judge in judges]
+        versions = [
+            (judge, ", ".join(sorted({v.judge_version for v in votes if v.judge == judge}))) for judge in judges
+        ]
         yield PanelFacts(split, suite, tuple(versions), agreement(votes, judges))
 
 
@@ -72,7 +75,12 @@ def samples(data: Path, tested: Path, pick: str) -> tuple[Sample, ...]:
     chosen = [pairs[place * len(pairs) // count] for place in range(count)]
     replies = {model: _replies(tested / model, model) for model in (pick, "vanilla")}
     return tuple(
-        Sample(pair.question, pair.answer, tuple(known[pair.id] for known in replies.values() if pair.id in known))
+        Sample(
+            pair.question,
+            pair.answer,
+            pair.key,
+            tuple(known[pair.id] for known in replies.values() if pair.id in known),
+        )
         for pair in chosen
     )
 

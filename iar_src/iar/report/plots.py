@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from iar.report.data import ReportData, Training
-from iar.report.labels import label_points
+from iar.report.labels import Label, label_points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from iar.records import Candidate, ModelScores
+    from iar.records import ModelScores
 
 INK, MUTED, GRID, RINGED = "#1b1f24", "#57606a", "#e4e7eb", "#1b1f24"
 # Okabe-Ito colours, with a marker each: told apart without colour too.
@@ -26,7 +26,7 @@ REFERENCES = {
     "vanilla": ("vanilla SFT", "", "P"),
     "theta_IA": ("$\\theta_{IA}$", ", before merging", "*"),
 }
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.edgecolor": MUTED,
@@ -61,21 +61,22 @@ def frontier(report: ReportData, image_format: str) -> bytes:
     import matplotlib
     from matplotlib.figure import Figure
 
+    points = {scores.model: _point(scores) for scores in report.validation}
+    front = sorted((points[name] for name in report.front if name in points), key=lambda point: point.x)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8, 36 / 7), layout="constrained")
         axes = figure.add_subplot()
-        points = {scores.model: _point(scores) for scores in report.validation}
-        labels = list(_draw_references(axes, points))
-        labels += _draw_candidates(axes, points, [one for one in report.candidates if not one.duplicate_of])
-        _draw_front(axes, [points[name] for name in report.front if name in points])
+        labels = [*_draw_references(axes, points), *_draw_candidates(axes, points, report)]
+        _draw_front(axes, front)
         _draw_floors(axes, points.get("vanilla"), report.selection.tolerance_points)
         _draw_pick(axes, points.get(report.selection.pick))
-        axes.set_xlabel("Domain accuracy on validation, points")
-        axes.set_ylabel("General ability: mean of IFEval, MMLU, MSBench, points")
-        axes.margins(0.06)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, labelspacing=0.7, handletextpad=0.6)
+        axes.set_title("Domain against general ability on validation, with 95 % intervals", loc="left", fontsize=10)
+        axes.set_xlabel("Domain: held-out questions, points")
+        axes.set_ylabel("General: mean of IFEval, MMLU, MSBench, points")
+        axes.margins(0.05)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, labelspacing=0.75, handletextpad=0.6)
         figure.draw_without_rendering()
-        label_points(axes, labels)
+        label_points(axes, labels, [(point.x, point.y) for point in front])
         return _encoded(figure, image_format)
 
 
@@ -90,7 +91,10 @@ def loss_curves(report: ReportData) -> bytes:
         figure = Figure(figsize=(8, 3), layout="constrained")
         left, right = figure.subplots(1, 2)
         _draw_losses(left, inject, "Inject: reconstruct the documents", {"theta_I": ("Inject", "#0072B2")})
-        names = {"theta_IA": ("Align, from $\\theta_I$", "#D55E00"), "vanilla": ("vanilla SFT, from $\\theta_0$", MUTED)}
+        names = {
+            "theta_IA": ("Align, from $\\theta_I$", "#D55E00"),
+            "vanilla": ("vanilla SFT, from $\\theta_0$", MUTED),
+        }
         _draw_losses(right, answers, "Answer training", names)
         left.set_ylabel("Loss, nats a token")
         return _encoded(figure, "svg")
@@ -110,25 +114,27 @@ def _point(scores: "ModelScores") -> Point:
     return Point(scores.model, domain.points, scores.general, x_error, y_error)
 
 
-def _draw_references(axes: "Axes", points: dict[str, Point]) -> Iterator[tuple[float, float, str]]:
+def _draw_references(axes: "Axes", points: dict[str, Point]) -> Iterator[Label]:
     for name, (label, meaning, marker) in REFERENCES.items():
         if name in points:
-            _scatter(axes, [points[name]], label + meaning, INK, marker, 90)
-            yield points[name].x, points[name].y, label
+            _scatter(axes, [points[name]], label + meaning, INK, marker, 140 if marker == "*" else 90)
+            yield Label(points[name].x, points[name].y, label, INK)
 
 
-def _draw_candidates(
-    axes: "Axes", points: dict[str, Point], candidates: Sequence["Candidate"]
-) -> Iterator[tuple[float, float, str]]:
-    """Draw one series an operator; return where to write the value of the hyper-parameter."""
+def _draw_candidates(axes: "Axes", points: dict[str, Point], report: ReportData) -> Iterator[Label]:
+    """Draw one series an operator, equal weights once; yield the labels: the pick's name, else the hyper-parameter."""
     for operator, (name, parameter, colour, marker) in OPERATORS.items():
-        made = [one for one in candidates if one.operator == operator and one.id in points]
-        if not made:
-            continue
-        values = ", ".join(f"{one.value:g}" for one in made)
-        _scatter(axes, [points[one.id] for one in made], f"{name}, {parameter} {values}", colour, marker, 46)
-        for one in made:
-            yield points[one.id].x, points[one.id].y, f"{one.value:g}"
+        made = [one for one in report.candidates if one.operator == operator and one.id in points]
+        drawn = [one for one in made if not one.duplicate_of]
+        values = ", ".join(f"{one.value:g}" for one in drawn)
+        copies = "".join(f"\n({one.value:g} is {one.duplicate_of})" for one in made if one.duplicate_of)
+        if drawn:
+            _scatter(
+                axes, [points[one.id] for one in drawn], f"{name}, {parameter} {values}{copies}", colour, marker, 46
+            )
+        for one in drawn:
+            picked = one.id == report.selection.pick
+            yield Label(points[one.id].x, points[one.id].y, one.id if picked else f"{one.value:g}", colour, picked)
 
 
 def _scatter(axes: "Axes", points: Sequence[Point], label: str, colour: str, marker: str, size: float) -> None:
@@ -139,10 +145,9 @@ def _scatter(axes: "Axes", points: Sequence[Point], label: str, colour: str, mar
     axes.scatter(xs, ys, s=size, c=colour, marker=marker, edgecolors="white", linewidths=0.8, label=label, zorder=4)
 
 
-def _draw_front(axes: "Axes", points: Sequence[Point]) -> None:
-    line = sorted(points, key=lambda point: point.x)
-    if line:
-        xs, ys = [point.x for point in line], [point.y for point in line]
+def _draw_front(axes: "Axes", front: Sequence[Point]) -> None:
+    if front:
+        xs, ys = [point.x for point in front], [point.y for point in front]
         axes.plot(xs, ys, color=MUTED, linewidth=1.4, zorder=3, label="front of the feasible")
 
 
@@ -150,14 +155,14 @@ def _draw_floors(axes: "Axes", vanilla: Point | None, tolerance: float) -> None:
     """Mark what a candidate must reach: D(vanilla) - tau and G(vanilla)."""
     if vanilla:
         axes.axvline(vanilla.x - tolerance, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-        label = f"floors: vanilla - {tolerance:g} domain,\nvanilla general"
+        label = f"floors: vanilla's domain\nless {tolerance:g}, and its general"
         axes.axhline(vanilla.y, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1, label=label)
 
 
 def _draw_pick(axes: "Axes", point: Point | None) -> None:
     if point:
         ring = {"facecolors": "none", "edgecolors": RINGED, "linewidths": 1.6}
-        axes.scatter([point.x], [point.y], s=230, zorder=5, label=f"the pick: {point.id}", **ring)  # type: ignore[arg-type]
+        axes.scatter([point.x], [point.y], s=230, zorder=5, label="the pick", **ring)  # type: ignore[arg-type]
 
 
 def _draw_losses(axes: "Axes", trainings: Sequence[Training], title: str, names: dict[str, tuple[str, str]]) -> None:

@@ -102,7 +102,11 @@ def selection_counts(selection: Selection) -> list[tuple[str, int]]:
     """Return how many candidates are left at the start and after each of the four steps."""
     distinct = sum(not _is_duplicate(verdict.domain_floor) for verdict in selection.verdicts)
     left = [sum(verdict.kept_until > step for verdict in selection.verdicts) for step in range(len(STEPS))]
-    return [("in the grid", len(selection.verdicts)), ("with weights of their own", distinct), *zip(STEPS, left)]
+    return [
+        ("in the grid", len(selection.verdicts)),
+        ("with weights of their own", distinct),
+        *zip(STEPS, left, strict=True),
+    ]
 
 
 def reached(selection: Selection) -> dict[str, str]:
@@ -131,7 +135,9 @@ def judging_rows(scores: Sequence[ModelScores]) -> list[tuple[str, str, int, lis
 def who_teaches(run_file: RunFile) -> str:
     """Name the teacher, and say when it is no LLM."""
     teacher = run_file.qa_build.teacher
-    return f"LLM {teacher.model} ({teacher.name})" if isinstance(teacher, Endpoint) else f"{teacher}, rule-based, no LLM"
+    return (
+        f"LLM {teacher.model} ({teacher.name})" if isinstance(teacher, Endpoint) else f"{teacher}, rule-based, no LLM"
+    )
 
 
 def who_judges(run_file: RunFile) -> list[str]:
@@ -179,7 +185,9 @@ def losses_text(report: ReportData) -> str:
 
 def question_counts(report: ReportData) -> str:
     """Return the number of questions of each split, without opening the test."""
-    known = Counter({split: report.dataset[split] for split in ("train", "validation", "test") if split in report.dataset})
+    known = Counter(
+        {split: report.dataset[split] for split in ("train", "validation", "test") if split in report.dataset}
+    )
     return ", ".join(f"{count} {split}" for split, count in known.items())
 
 

@@ -18,7 +18,7 @@ from iar.errors import TemporaryError, UserError
 from iar.methods.digest import digest_json
 from iar.records import Outcome, write_json
 from iar.services.progress import Progress
-from iar.services.stage_keys import key_parts
+from iar.services.stage_keys import STAGES, key_parts
 from iar.services.workspace import Context, Manifest, Ref, Workspace, stored_files
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -175,8 +175,10 @@ def _track(task: Task, manifest: Manifest, folder: Path) -> None:
         steps=[json.loads(line) for line in lines],
         artifacts=small,
     )
+    if STAGES[task.stage].each_run:
+        tracker.finish("FINISHED")
 
 
-def finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the numbers that a UI or a database can take."""
-    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+def finite(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite numbers among the metrics: what a UI or a database can take."""
+    return {name: value for name, value in metrics.items() if isinstance(value, int | float) and math.isfinite(value)}

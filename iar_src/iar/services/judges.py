@@ -73,21 +73,13 @@ class Verdicts:
 def open_judges(run_file: RunFile, cache_folder: Path) -> list[Judge]:
     """Return the three judges of the run file.
 
-    Raises UserError for an unknown rule, for two judges of one name and for a judge of the model's
-    own family, unless evaluate.allow_same_family.
+    Raises UserError for a judge of the model's own family unless evaluate.allow_same_family.
     """
-    judges = [_open_judge(entry, run_file, cache_folder) for entry in run_file.evaluate.judges]
-    names = [judge.name for judge in judges]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"evaluate.judges: {name!r} is there twice; give three different judges")
-    return judges
+    return [_open_judge(entry, run_file, cache_folder) for entry in run_file.evaluate.judges]
 
 
 def _open_judge(entry: str | Endpoint, run_file: RunFile, cache_folder: Path) -> Judge:
     if isinstance(entry, str):
-        if entry not in RULES:
-            raise UserError(f"evaluate.judges: unknown judge {entry!r}; use one of {', '.join(RULES)} or a server")
         return RuleJudge(RULES[entry])
     if not run_file.evaluate.allow_same_family and same_family(entry.model, run_file.model.source):
         raise UserError(

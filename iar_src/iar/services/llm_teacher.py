@@ -250,6 +250,7 @@ def _pair(draft: _Draft, proposed: ProposedAnswer, teacher: str) -> QAPair:
         question_type=draft.question_type,
         question=draft.question,
         answer=proposed.answer.strip(),
+        key="",
         aliases=aliases,
         anchor=draft.anchor.text,
         teacher=teacher,

@@ -157,6 +157,7 @@ def _run_pipeline(run_file: RunFile, workspace: Workspace, folder: Path) -> None
 
             runner = local.SubprocessRunner(use_venv=False)
             root = str(workspace.state / "kfp")
+            shutil.rmtree(root, ignore_errors=True)  # what a UI would have shown of the run before
             local.init(runner=runner, pipeline_root=root, workspace_root=root + "-workspace", raise_on_error=True)
             pipeline = importlib.import_module("iar.pipelines.post_training").build(run_file)
             with kfp_mended():

@@ -205,7 +205,8 @@ def _details(
         details["unparsed_share"] = share(item.note == UNPARSED for item in scores)
     else:
         details["loose_share"] = share(item.score == 1 or item.note == LOOSE_ONLY for item in scores)
-    return details
+    # In the order they are stored, so that scores read back write the same bytes.
+    return dict(sorted(details.items()))
 
 
 def read_scores(folder: Path, subject: Subject) -> ModelScores:

@@ -33,7 +33,7 @@ class StageSpec:
     each_run: bool = False
 
 
-JUDGING = ("evaluate", "model.system_turn", "run.seed")
+JUDGING = ("evaluate", "model.source", "model.system_turn", "run.seed")
 PROBES = ("evaluate.ifeval", "evaluate.mmlu", "evaluate.msbench")
 
 STAGES: dict[str, StageSpec] = {
@@ -45,7 +45,10 @@ STAGES: dict[str, StageSpec] = {
     "judge_eval": StageSpec(JUDGING, needs=("data", "base"), may=("vanilla", "tuned", "candidates"), files=PROBES),
     "selector": StageSpec(("select", "recover", "run.seed"), needs=("data", "references", "candidates_*", "scores_*")),
     "locked_test": StageSpec(
-        JUDGING, needs=("data", "selector", "base", "vanilla", "tuned", "candidates_*"), files=PROBES
+        JUDGING,
+        needs=("data", "selector", "base", "vanilla", "tuned", "candidates_*"),
+        may=("references", "scores_*"),
+        files=PROBES,
     ),
     "register": StageSpec(
         ("register",),
@@ -57,6 +60,9 @@ STAGES: dict[str, StageSpec] = {
 
 # They keep books and move files; a change in them cannot change what a stage computes.
 BOOKKEEPING = frozenset(("errors", "services.workspace", "services.progress", "services.registry", "services.tracking"))
+
+# Files that are no modules but decide what a stage makes, by the name under which a module reads them.
+DATA_FILES = {'"prompts"': "prompts/*.txt", '"report.html.j2"': "report/report.*"}
 
 
 def key_parts(
@@ -109,7 +115,7 @@ def digest_place(place: str) -> str:
 def code_digest(stage: str) -> str:
     """Return the SHA-256 over the sources of a stage and of every module of ours it can reach.
 
-    Imports inside functions count, those for type checkers only do not; the prompt texts count
+    Imports inside functions count, those for type checkers only do not; prompts and templates count
     where a module reads them.
     """
     sources: dict[str, str] = {}
@@ -122,8 +128,9 @@ def code_digest(stage: str) -> str:
         sources[module] = digest_file(path)
         source = path.read_text(encoding="utf-8")
         waiting += imported_modules(source)
-        if '"prompts"' in source:
-            sources["prompts"] = digest_place(str(PACKAGE / "prompts"))
+        for name, pattern in DATA_FILES.items():
+            if name in source:
+                sources |= {path.name: digest_file(path) for path in sorted(PACKAGE.glob(pattern))}
     return digest_json(sources)
 
 

@@ -82,7 +82,16 @@ def _report(error: Exception, task: str, run_file_text: str) -> int:
     with contextlib.suppress(OSError):  # a full disk must not hide the error itself
         write_error(folder, task, error, message)
         Progress(folder / "progress.jsonl", task).failed(message)
+    if (folder / "tasks").is_dir():  # else tracking knows nothing of this run
+        _track_failure(run_file)
     return int(error.exit_code) if isinstance(error, IarError) else int(ExitCode.BUG)
+
+
+def _track_failure(run_file: RunFile) -> None:
+    from iar.services.tracking import Tracker
+
+    with contextlib.suppress(IarError):  # a tracking server that is down must not hide the error itself
+        Tracker(run_file, run_file.run_id, Workspace.of(run_file).state).finish("FAILED")
 
 
 def write_error(folder: Path, task: str, error: Exception, message: str) -> None:

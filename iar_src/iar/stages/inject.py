@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from iar.config import RunFile
-from iar.methods.objectives import reconstruction_rows
-from iar.records import Document, Outcome, Skeleton, read_records
+from iar.methods.objectives import Passage, chunk_passages, document_passages, reconstruction_rows
+from iar.records import Anchor, Chunk, Document, Outcome, Skeleton, read_records
 from iar.services.models import load_tokenizer
 from iar.services.rows import prepare
 from iar.services.trainer import train
@@ -14,13 +14,20 @@ from iar.services.workspace import Context
 
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
     """Train on three renderings of every document; write `checkpoint/`, `steps.jsonl` and `card.json`."""
-    documents = list(read_records(inputs["data"] / "documents.jsonl", Document))
-    skeletons = list(read_records(inputs["data"] / "skeletons.jsonl", Skeleton))
     settings = run_file.inject
-    examples = list(reconstruction_rows(documents, skeletons, settings.weights, context.seed))
+    examples = list(reconstruction_rows(passages(inputs["data"], settings.unit), settings.weights, context.seed))
 
     tokenizer = load_tokenizer(inputs["base"])
     rows = prepare(examples, tokenizer, run_file.model.system_turn, settings.sequence_length, out)
     result = train(inputs["base"], rows, settings, context.seed, out, context.progress.update)
 
     return training_outcome(out, result, parents={"data": inputs["data"], "start": inputs["base"]}, name="theta_I")
+
+
+def passages(data: Path, unit: str) -> list[Passage]:
+    """Return what the rows reconstruct: whole documents or their chunks."""
+    documents = list(read_records(data / "documents.jsonl", Document))
+    if unit == "document":
+        return list(document_passages(documents, list(read_records(data / "skeletons.jsonl", Skeleton))))
+    chunks = list(read_records(data / "chunks.jsonl", Chunk))
+    return list(chunk_passages(documents, chunks, list(read_records(data / "anchors.jsonl", Anchor))))

@@ -7,7 +7,18 @@ from pathlib import Path
 from iar.config import RunFile
 from iar.errors import UserError
 from iar.methods.paired import PairedDifference, paired
-from iar.records import Candidate, ItemScore, Outcome, QAPair, Selection, from_json, read_records, to_json, write_json
+from iar.records import (
+    Candidate,
+    ItemScore,
+    Outcome,
+    QAPair,
+    Selection,
+    from_json,
+    read_records,
+    to_json,
+    write_json,
+    write_records,
+)
 from iar.services.judges import open_judges
 from iar.services.scores_outcome import scores_outcome
 from iar.services.scoring import ITEMS, Examination, Subject, general_results, reference_subjects, score_all
@@ -16,18 +27,20 @@ from iar.services.test_lock import open_locked_test
 from iar.services.workspace import Context
 
 SPLIT = "test"
-PAIRED = "paired.json"
+PAIRED, QUESTIONS = "paired.json", "questions.jsonl"
 AGAINST = ("vanilla", "theta_0", "theta_IA")
 
 
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
-    """Evaluate the pick, theta_0, vanilla and theta_IA on the test; write `scores.jsonl` and `paired.json`.
+    """Evaluate the pick, theta_0, vanilla and theta_IA on the test.
 
+    Writes `questions.jsonl` (what was unlocked), a folder a model, `scores.jsonl` and `paired.json`.
     The general suites are the same prompts as at validation: where `references` and `scores_N` are given,
     their replies and votes for the same weights are taken over. Without a pick the test is not read.
     """
     selection = from_json(Selection, json.loads((inputs["selector"] / "selection.json").read_text(encoding="utf-8")))
     if not selection.pick:
+        write_records(out / QUESTIONS, [])
         write_json(out / PAIRED, {"pick": "", "differences": []})
         outcome = scores_outcome(out, [])
         return Outcome(outcome.metrics, "**No feasible candidate**: the test was not read.", ())
@@ -35,6 +48,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     suites = load_suites(run_file)
     judges = open_judges(run_file, context.state / "llm-cache")
     pairs = _read_test(inputs["data"], selection, context)
+    write_records(out / QUESTIONS, pairs)
     examination = Examination(run_file, SPLIT, {"domain": domain_items(pairs, run_file), **suites}, judges)
 
     validated = [folder for role, folder in inputs.items() if role == "references" or role.startswith("scores_")]

@@ -34,6 +34,9 @@ class Tracker:
     def log_stage(self, *arguments, **named):
         pass
 
+    def finish(self, status):
+        pass
+
 
 def run(run_file, inputs, out, context):
     from iar.records import Outcome

@@ -1,0 +1,237 @@
+"""The report of a made-up run: what it says, that it loads nothing, and that no text in it becomes markup."""
+
+import json
+import re
+from base64 import b64decode, b64encode
+from hashlib import sha256
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from iar.config import RunFile
+from iar.report.data import ReportData, collect, results_json
+from iar.report.html import duration, render, visible, write_report
+from iar.report.tables import results_markdown
+from iar.report.view import headlines, reached, selection_counts
+from tests.report.folders import NASTY, QUESTIONS, RUN_FILE, Made, make_run
+
+RUN_ID = "test-0123456789"
+ALLOWED = (
+    "html head meta title style body header main nav section figure figcaption img h1 h2 h3 p a code pre div span b br "
+    "strong mark ol li dl dt dd details summary table caption thead tbody tr th td svg rect"
+)
+
+
+class Page(HTMLParser):
+    """The tags of a page with their attributes, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def report(made: Made) -> ReportData:
+    return collect(made.inputs, RUN_FILE, RUN_ID)
+
+
+@pytest.fixture(scope="module")
+def html(report: ReportData, tmp_path_factory: pytest.TempPathFactory) -> str:
+    out = tmp_path_factory.mktemp("out")
+    page = write_report(out, report)
+    assert page == out / "report.html"
+    png = (out / "frontier.png").read_bytes()
+    width, height = (int.from_bytes(png[place : place + 4]) for place in (16, 20))
+    assert png.startswith(b"\x89PNG") and (width, height) == (1400, 900)
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def page(html: str) -> Page:
+    return Page(html)
+
+
+def test_no_text_of_documents_or_models_becomes_markup(html: str, page: Page) -> None:
+    # the same string stands in a question, a reply, a training row and a reason to drop
+    assert NASTY not in html and html.count("&lt;script&gt;") > 20
+    assert {tag for tag, _ in page.tags} <= set(ALLOWED.split())
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on") or name == "style"]
+
+
+def test_the_page_loads_nothing_and_its_policy_forbids_it(html: str, page: Page) -> None:
+    sources = [value for _, attributes in page.tags for name, value in attributes.items() if name in ("src", "href")]
+    assert sources and all(value and value.startswith(("data:image/svg+xml;base64,", "#")) for value in sources)
+    policy = next(a["content"] for tag, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
+    style = re.search("<style>(.*)</style>", html, re.DOTALL)
+    assert style and "url(" not in style[1] and "@import" not in style[1]
+    digest = b64encode(sha256(style[1].encode()).digest()).decode()
+    assert policy and f"style-src 'sha256-{digest}'" in policy and "default-src 'none'" in policy
+
+
+def test_images_have_a_text_that_names_the_numbers(page: Page, report: ReportData) -> None:
+    images = [attributes for tag, attributes in page.tags if tag == "img"]
+    assert len(images) == 2
+    frontier, losses = (image["alt"] or "" for image in images)
+    assert f"The pick is {report.selection.pick}" in frontier and "vanilla 18.3 and 28.0" in frontier
+    assert "theta_I from" in losses and "in 90 steps" in losses
+    assert all(b"<svg" in b64decode((image["src"] or "").split(",")[1]) for image in images)
+
+
+def test_every_table_has_headers_with_a_scope_and_can_be_scrolled(page: Page) -> None:
+    tables = [attributes for tag, attributes in page.tags if tag == "table"]
+    regions = [attributes for tag, attributes in page.tags if attributes.get("class") == "scroll"]
+    assert len(tables) == len(regions) and all(region["tabindex"] == "0" and region["aria-label"] for region in regions)
+    assert all(attributes.get("scope") in ("col", "row") for tag, attributes in page.tags if tag == "th")
+
+
+def test_links_inside_the_page_lead_somewhere(page: Page) -> None:
+    targets = {f"#{attributes['id']}" for _, attributes in page.tags if "id" in attributes}
+    assert {attributes["href"] for tag, attributes in page.tags if tag == "a"} <= targets
+
+
+def test_the_head_gives_the_pick_against_vanilla_and_theta_0(report: ReportData, page: Page) -> None:
+    domain, general = headlines(report)
+    assert [name for name, _ in domain.scores] == [report.selection.pick, "vanilla", "theta_0"]
+    test = {scores.model: scores for scores in report.test}
+    assert domain.scores[0][1].points == test[report.selection.pick].domain
+    assert general.scores[1][1].points == test["vanilla"].general
+    gains = {against: (text, verdict) for against, text, verdict in domain.gains}
+    assert gains["vanilla"][1] == "higher" and re.fullmatch(r"\+\d+\.\d \(\+.* to \+.*\)", gains["vanilla"][0])
+    assert f"The pick is {report.selection.pick}" in page.text and gains["theta_0"][0] in page.text
+
+
+def test_rule_based_parts_are_named_and_an_llm_is_not_called_one(html: str, report: ReportData) -> None:
+    assert "Rule-based parts: no LLM in any of the roles" in html
+    assert results_json(report)["offline"] == [
+        "teacher offline", "judge rule:exact", "judge rule:token-f1", "judge rule:char-ngram",
+    ]  # fmt: skip
+
+
+def test_servers_take_the_place_of_the_banner(made: Made) -> None:
+    server = {"base_url": "http://localhost:1/v1", "model": "big-model"}
+    llm = RunFile.model_validate(
+        RUN_FILE.model_dump()
+        | {"qa_build": {"teacher": {"name": "t", **server}}}
+        | {"evaluate": {"judges": [{"name": name, **server} for name in "abc"]}}
+    )
+    report = collect(made.inputs, llm, RUN_ID)
+    text = Page(render(report)).text
+    assert results_json(report)["offline"] == [] and "Rule-based parts" not in text
+    assert "LLM big-model (t)" in text and "LLM big-model (a); LLM big-model (b)" in text
+
+
+def test_all_candidates_stand_in_the_table_in_grid_order_with_their_fate(report: ReportData, page: Page) -> None:
+    models = [scores.model for scores in report.validation]
+    assert models[:3] == ["theta_0", "vanilla", "theta_IA"]
+    assert models[3:] == [candidate.id for candidate in report.candidates] and len(models) == 15
+    fates = reached(report.selection)
+    assert fates["task_arithmetic-w0.3"] == "duplicate" and fates[report.selection.pick] == "the pick"
+    assert "same weights as slerp-t0.3" in page.text
+    assert all(verdict.domain_floor in page.text for verdict in report.selection.verdicts)
+
+
+def test_the_steps_of_the_selection_count_down_to_one(report: ReportData) -> None:
+    counts = [count for _, count in selection_counts(report.selection)]
+    assert counts[:2] == [12, 11] and counts[-1] == 1 and counts == sorted(counts, reverse=True)
+
+
+def test_the_funnel_names_reasons_and_shares(page: Page) -> None:
+    assert "not self-contained: 210 (23.3 %)" in page.text and "94.1 %" in page.text
+
+
+def test_masked_and_trained_parts_of_rows_are_told_apart(html: str) -> None:
+    assert re.search(r'<span class="masked">user: &lt;script&gt;.*</span><mark>Velm &amp; co\.</mark>', html)
+    assert "vanilla SFT trains on the same rows as Align" in html
+
+
+def test_judges_agreement_is_counted_from_the_vote_archive(report: ReportData, page: Page) -> None:
+    facts = {(fact.split, fact.suite): fact.agreement for fact in report.panel}
+    assert set(facts) == {(split, suite) for split in ("validation", "test") for suite in ("domain", "msbench")}
+    assert facts["test", "domain"].replies == 4 * QUESTIONS
+    assert facts["test", "domain"].third_rate == pytest.approx(0.2, abs=0.08)
+    assert dict(report.panel[0].versions) == {"rule:exact": "1", "rule:token-f1": "1", "rule:char-ngram": "1"}
+    assert "Cohen's kappa" in page.text and "MMLU no letter" in page.text and "1 of 50 unscored" in page.text
+
+
+def test_ten_replies_are_spread_over_the_test(report: ReportData, page: Page) -> None:
+    assert [sample.question.split()[3] for sample in report.samples] == [str(6 * place) for place in range(10)]
+    assert all([reply.model for reply in one.replies] == [report.selection.pick, "vanilla"] for one in report.samples)
+    assert (
+        "cut off at the token limit" in page.text
+        and "Lamp 54 was lit by Tora Lind." in page.text
+        and "decided by: Tora Lind" in page.text
+    )
+
+
+def test_provenance_names_digests_seed_and_times(report: ReportData, page: Page) -> None:
+    wanted = (RUN_ID, RUN_FILE.digest, "d" * 64, "weights-inject", "digest-vanilla", "code-inject", "SmolLM2".lower())
+    assert all(text in page.text for text in wanted)
+    assert "1 min 01 s" in page.text and "max_anchors: 8" in page.text and "Together" in page.text
+
+
+def test_results_are_plain_json_with_all_models_of_both_splits(report: ReportData) -> None:
+    results = json.loads(json.dumps(results_json(report), allow_nan=False))
+    assert results["run_id"] == RUN_ID and results["seed"] == 17
+    assert [model["split"] for model in results["models"]] == ["test"] * 4 + ["validation"] * 15
+    pick = results["models"][0]
+    assert pick["id"] == results["pick"] == results["selection"]["pick"]
+    assert set(pick["domain"]) == {"points", "low", "high", "count", "unscored", "details"}
+    assert set(pick["general"]) == {"points", "low", "high"}
+    assert set(results["paired"]) == {"vanilla", "theta_0", "theta_IA"}
+    assert set(results["paired"]["vanilla"]["domain"]) == {"points", "low", "high", "items"}
+
+
+def test_the_markdown_table_shows_the_test_and_the_paired_gain(report: ReportData) -> None:
+    lines = results_markdown(results_json(report)).splitlines()
+    assert lines[0] == "| Model | Domain | IFEval | MMLU | MSBench | General |"
+    assert lines[2].startswith(f"| **{report.selection.pick}** (the pick) | ") and lines[2].count("|") == 7
+    assert [line.split(" ")[1] for line in lines[3:6]] == ["theta_0", "vanilla", "theta_IA"]
+    assert "against vanilla, paired over the same items: domain +" in lines[8]
+    assert lines[9].startswith("Rule-based, no LLM: teacher offline, judge rule:exact")
+
+
+def test_equal_runs_give_equal_pages(report: ReportData, html: str) -> None:
+    assert render(report) == html
+
+
+def test_no_feasible_candidate_is_said_plainly_and_the_test_is_not_opened(tmp_path: Path) -> None:
+    made = make_run(tmp_path, feasible=False, votes=False)
+    (made.inputs["data"] / "test.jsonl").unlink()
+    (made.inputs["data"] / "manifest.json").unlink()
+    report = collect(made.inputs, RUN_FILE, RUN_ID)
+    page = Page(render(report))
+
+    assert report.test == report.samples == report.panel == ()
+    assert "No feasible candidate" in page.text and "the test was not read" in page.text
+    assert "Locked test" not in page.text and "Replies on the test" not in page.text
+    assert "No vote archive was found" in page.text
+    assert all(verdict.domain_floor in page.text for verdict in report.selection.verdicts)
+    results = results_json(report)
+    assert results["pick"] == "" and {model["split"] for model in results["models"]} == {"validation"}
+    table = results_markdown(results)
+    assert table.startswith("**No feasible candidate**: the test stayed locked") and table.count("\n| ") == 5
+
+
+def test_control_and_direction_characters_are_shown_not_obeyed() -> None:
+    assert visible("a\x00b\u202ec\td\n") == "a\ufffdb\ufffdc\td\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (59.4, "59 s"), (425, "7 min 05 s"), (12000, "3 h 20 min")]
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

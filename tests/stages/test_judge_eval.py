@@ -1,0 +1,102 @@
+"""Judge-eval on two-layer models: references, candidates, duplicates, and going on after a kill."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import make_tiny_model
+from examination import examination_run_file, write_questions
+
+from iar.methods.digest import digest_file
+from iar.records import Candidate, ModelScores, Reply, read_records, write_records
+from iar.services import scoring
+from iar.services.checkpoints import weights_digest
+from iar.services.engine import Engine
+from iar.services.workspace import Context
+from iar.stages import judge_eval
+
+
+@pytest.fixture
+def inputs(tiny_model_folder: Path, tmp_path: Path) -> dict[str, Path]:
+    roles = {"data": write_questions(tmp_path / "data"), "base": tiny_model_folder}
+    for seed, role in enumerate(("vanilla", "tuned"), 1):
+        make_tiny_model(tmp_path / role / "checkpoint", seed)
+        roles[role] = tmp_path / role
+    return roles
+
+
+def write_candidates(folder: Path) -> Path:
+    """Write two candidates, the first a copy of the second, which another shard's grid order may give."""
+    weights = weights_digest(make_tiny_model(folder / "ties-d0.3", 3))
+    make_tiny_model(folder / "slerp-t0.2", 3)
+    recipes = [("slerp-t0.2", "slerp", "t", 0.2, "ties-d0.3"), ("ties-d0.3", "ties", "density", 0.3, "")]
+    write_records(
+        folder / "candidates.jsonl",
+        [
+            Candidate(name, kind, key, value, 17, weights, 1.0, 1.0, 1.0, copy)
+            for name, kind, key, value, copy in recipes
+        ],
+    )
+    return folder
+
+
+def test_references_are_evaluated_on_validation_and_reported(inputs: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    outcome = judge_eval.run(examination_run_file(tmp_path), inputs, out, Context.for_tests(tmp_path))
+    scores = list(read_records(out / "scores.jsonl", ModelScores))
+    assert [(one.model, one.split) for one in scores] == [
+        ("theta_0", "validation"), ("vanilla", "validation"), ("theta_IA", "validation")
+    ]  # fmt: skip
+    assert scores[0].checkpoint_digest == weights_digest(inputs["base"])
+    for model in ("theta_0", "vanilla", "theta_IA"):
+        files = {path.name for path in (out / model).iterdir()}
+        assert files == {"replies.jsonl", "votes.parquet", "items.jsonl", "scores.json"}
+    assert set(outcome.metrics) >= {"theta_0/domain", "vanilla/general", "theta_IA/mmlu"}
+    assert "| vanilla |" in outcome.markdown
+    assert outcome.lineage[0].inputs == (("evaluated", scores[0].checkpoint_digest),)
+
+
+def test_a_copy_takes_the_scores_of_its_original(inputs: dict[str, Path], tmp_path: Path) -> None:
+    roles = {name: inputs[name] for name in ("data", "base")} | {"candidates": write_candidates(tmp_path / "merged")}
+    out = tmp_path / "out"
+    judge_eval.run(examination_run_file(tmp_path), roles, out, Context.for_tests(tmp_path))
+    scores = {one.model: one for one in read_records(out / "scores.jsonl", ModelScores)}
+    assert set(scores) == {"ties-d0.3", "slerp-t0.2"}
+    assert (scores["slerp-t0.2"].duplicate_of, scores["ties-d0.3"].duplicate_of) == ("ties-d0.3", "")
+    assert scores["slerp-t0.2"].suites == scores["ties-d0.3"].suites
+    assert not (out / "slerp-t0.2" / "replies.jsonl").exists()
+
+
+def test_a_killed_evaluation_goes_on_and_ends_with_the_same_files(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_file, context = examination_run_file(tmp_path), Context.for_tests(tmp_path)
+    generated: list[str] = []
+    lifetime = [100]
+
+    class Mortal(Engine):
+        def __init__(self, checkpoint: Path, system_turn: str | None, batch_size: int) -> None:
+            # In bf16 a token of nearly equal rivals may fall otherwise when fewer rows share the batch.
+            super().__init__(checkpoint, system_turn, batch_size, dtype="float32")
+
+        def generate(self, *args: object, **kwargs: object) -> Iterator[Reply]:
+            for reply in super().generate(*args, **kwargs):  # type: ignore[arg-type]
+                if len(generated) == lifetime[0]:
+                    raise KeyboardInterrupt
+                generated.append(reply.item_id)
+                yield reply
+
+    monkeypatch.setattr(scoring, "Engine", Mortal)
+    judge_eval.run(run_file, inputs, tmp_path / "whole", context)
+    generated.clear()
+    lifetime[0] = 11  # in the middle of the second model
+    with pytest.raises(KeyboardInterrupt):
+        judge_eval.run(run_file, inputs, tmp_path / "killed", context)
+    first_model = (tmp_path / "killed" / "theta_0" / "scores.json").stat().st_mtime_ns
+    lifetime[0] = 100
+    judge_eval.run(run_file, inputs, tmp_path / "killed", context)
+
+    assert len(generated) == 3 * 8
+    assert (tmp_path / "killed" / "theta_0" / "scores.json").stat().st_mtime_ns == first_model
+    for name in ("scores.jsonl", "vanilla/replies.jsonl", "theta_IA/items.jsonl", "vanilla/votes.parquet"):
+        assert digest_file(tmp_path / "killed" / name) == digest_file(tmp_path / "whole" / name)

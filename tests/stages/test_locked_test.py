@@ -1,0 +1,126 @@
+"""The locked test: read once, after the pick; the general suites are not generated again."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import make_tiny_model
+from examination import examination_run_file, questions, write_questions
+
+from iar.config import RunFile
+from iar.errors import UserError
+from iar.methods.digest import digest_file, digest_json
+from iar.records import (
+    Candidate,
+    Lineage,
+    ModelScores,
+    QAPair,
+    Selection,
+    read_records,
+    to_json,
+    write_json,
+    write_records,
+)
+from iar.services.checkpoints import weights_digest
+from iar.services.registry import Producer
+from iar.services.workspace import Context
+from iar.stages import judge_eval, locked_test
+
+PICK = "ties-d0.3"
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> RunFile:
+    return examination_run_file(tmp_path / "suites")
+
+
+@pytest.fixture
+def inputs(tiny_model_folder: Path, tmp_path: Path) -> dict[str, Path]:
+    roles = {"data": write_questions(tmp_path / "data"), "base": tiny_model_folder}
+    for seed, role in enumerate(("vanilla", "tuned"), 1):
+        make_tiny_model(tmp_path / role / "checkpoint", seed)
+        roles[role] = tmp_path / role
+    digest = weights_digest(make_tiny_model(tmp_path / "merged" / PICK, 3))
+    candidate = Candidate(PICK, "ties", "density", 0.3, 17, digest, 1.0, 1.0, 1.0)
+    write_records(tmp_path / "merged" / "candidates.jsonl", [candidate])
+    return roles | {"candidates_1": tmp_path / "merged"}
+
+
+def select(inputs: dict[str, Path], tmp_path: Path, pick: str = PICK, digest: str = "") -> Context:
+    """Write a selection as the selector does and record it; return the context of its registry."""
+    validated = digest_file(inputs["data"] / "validation.jsonl")
+    weights = digest or weights_digest(inputs["candidates_1"] / PICK)
+    selection = Selection(pick, "rule", 1.0, (), validated, weights)
+    for folder in ("selector", "out"):
+        (tmp_path / folder).mkdir()
+    write_json(tmp_path / "selector" / "selection.json", to_json(selection))
+    inputs["selector"] = tmp_path / "selector"
+    context = Context.for_tests(tmp_path)
+    entry = Lineage("decision", digest_json(to_json(selection)), "pick", to_json(selection))
+    context.registry().record([entry], Producer("run", "selector", "code", "config", 17, 0.0, 1.0))
+    return context
+
+
+def test_pick_and_references_are_tested_and_compared(
+    run_file: RunFile, inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    context, out = select(inputs, tmp_path), tmp_path / "out"
+    outcome = locked_test.run(run_file, inputs, out, context)
+    scores = list(read_records(out / "scores.jsonl", ModelScores))
+    assert [(one.model, one.split) for one in scores] == [
+        (model, "test") for model in (PICK, "theta_0", "vanilla", "theta_IA")
+    ]
+    assert list(read_records(out / "questions.jsonl", QAPair)) == questions("test")
+    assert [event.kind for event in context.registry().events()] == ["read-test"]
+
+    paired = json.loads((out / "paired.json").read_text())
+    assert paired["pick"] == PICK
+    assert [(one["against"], one["axis"], one["items"]) for one in paired["differences"]] == [
+        (against, axis, items)
+        for against in ("vanilla", "theta_0", "theta_IA")
+        for axis, items in (("domain", 2), ("general", 6))
+    ]
+    for one in paired["differences"]:
+        theirs = next(scores for scores in scores if scores.model == one["against"])
+        assert one["points"] == pytest.approx(getattr(scores[0], one["axis"]) - getattr(theirs, one["axis"]))
+        assert one["low"] <= one["points"] <= one["high"]
+    assert f"| {PICK} - vanilla | domain |" in outcome.markdown
+
+
+def test_general_suites_come_from_validation(run_file: RunFile, inputs: dict[str, Path], tmp_path: Path) -> None:
+    context = select(inputs, tmp_path)
+    candidates = {"data": inputs["data"], "base": inputs["base"], "candidates": inputs["candidates_1"]}
+    judge_eval.run(run_file, {**inputs}, tmp_path / "references", context)
+    judge_eval.run(run_file, candidates, tmp_path / "scores", context)
+    inputs |= {"references": tmp_path / "references", "scores_1": tmp_path / "scores"}
+    locked_test.run(run_file, inputs, tmp_path / "out", context)
+
+    before = {one.model: one for name in ("references", "scores") for one in read_scores(tmp_path / name)}
+    for after in read_scores(tmp_path / "out"):
+        assert after.general == before[after.model].general
+        assert {suite.suite: suite.details["reused_share"] for suite in after.suites} == {
+            "domain": 0, "ifeval": 1, "mmlu": 1, "msbench": 1
+        }  # fmt: skip
+
+
+def read_scores(folder: Path) -> list[ModelScores]:
+    return list(read_records(folder / "scores.jsonl", ModelScores))
+
+
+def test_without_a_pick_nothing_is_read(run_file: RunFile, inputs: dict[str, Path], tmp_path: Path) -> None:
+    context = select(inputs, tmp_path, pick="")
+    (inputs["data"] / "test.jsonl").unlink()
+    outcome = locked_test.run(run_file, inputs, tmp_path / "out", context)
+    assert "No feasible candidate" in outcome.markdown
+    assert json.loads((tmp_path / "out" / "paired.json").read_text()) == {"pick": "", "differences": []}
+    assert read_scores(tmp_path / "out") == []
+    assert context.registry().events() == []
+
+
+def test_weights_other_than_the_selected_ones_are_refused_unread(
+    run_file: RunFile, inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    context = select(inputs, tmp_path, digest="0" * 64)
+    with pytest.raises(UserError, match=r"no candidate input holds the pick 'ties-d0\.3' with weights 000000000000"):
+        locked_test.run(run_file, inputs, tmp_path / "out", context)
+    assert context.registry().events() == []
