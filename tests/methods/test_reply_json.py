@@ -3,6 +3,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from iar.methods.reply_json import after_thinking, find_objects, repairs
 
 VALUES = st.recursive(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from chat_server import Answer, completion, serve, user_of
+
 from iar.config import Endpoint
 from iar.errors import TemporaryError, UserError
 from iar.services.llm import ChatClient, ChatRequest, Patience, check

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from chat_server import Answer, serve, user_of
+
 from iar.config import Endpoint
 from iar.methods.grading import Grading
 from iar.services.llm import Patience

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from chat_server import Answer, Script, serve, user_of
+
 from iar.methods.teaching import QUESTION_TYPES, TeacherOutput
 from iar.records import Chunk, Document
 from iar.services.llm import Patience

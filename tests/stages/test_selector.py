@@ -18,7 +18,9 @@ from tests.methods.score_tables import candidate, model_scores
 RUN_FILE = RunFile.model_validate({"run": {"name": "test"}, "documents": {"path": "documents"}})
 IDS = [recipe.id for recipe in grid(RUN_FILE.recover, 17)]
 
-PAIR = QAPair("q1", "d1", "c1", "validation", "fact_extraction", "Who?", "Tora Lind", "", ("Lind",), "Tora Lind", "offline")
+PAIR = QAPair(
+    "q1", "d1", "c1", "validation", "fact_extraction", "Who?", "Tora Lind", "", ("Lind",), "Tora Lind", "offline"
+)
 
 
 def candidate_scores() -> list[ModelScores]:

@@ -135,7 +135,9 @@ def _load_model(checkpoint: Path, dtype: str) -> "PreTrainedModel":
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         checkpoint, dtype=getattr(torch, dtype), attn_implementation=attention, trust_remote_code=False
     )
-    return model.to(device).eval()  # type: ignore[arg-type]
+    model.to(device)  # type: ignore[arg-type]
+    model.eval()
+    return model
 
 
 def _end_ids(model: "PreTrainedModel", end_of_turn_id: int) -> frozenset[int]:

@@ -3,7 +3,7 @@
 import ctypes
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from transformers.cache_utils import DynamicLayer
 
@@ -22,14 +22,17 @@ PLAIN_ATTENTION = frozenset(("llama", "mistral", "phi3", "qwen2", "qwen3", "smol
 """Model types whose attention is softmax(q k) v and nothing else: no caps, no sinks."""
 
 
-class BlockLayer(DynamicLayer):  # type: ignore[misc, unused-ignore]
+class BlockLayer(DynamicLayer):
     """Keys and values of one layer, [rows, heads, capacity, head size]; the first `used` columns count.
 
     Attention runs over the whole capacity: the columns to come are zero, and causally masked.
     """
 
+    keys: Any
+    values: Any
+
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.used = 0
 
     def update(
@@ -38,16 +41,19 @@ class BlockLayer(DynamicLayer):  # type: ignore[misc, unused-ignore]
         """Append columns, [rows, heads, new, head size]; return all keys and values."""
         end = self.used + key_states.shape[2]
         if not self.is_initialized:
-            self.dtype, self.device = key_states.dtype, key_states.device
-            self.keys, self.values = _widened(key_states, _capacity(end)), _widened(value_states, _capacity(end))
-            self.is_initialized = True
-        else:
-            if end > self.keys.shape[2]:
-                self.keys, self.values = _widened(self.keys, _capacity(end)), _widened(self.values, _capacity(end))
-            self.keys[:, :, self.used : end] = key_states
-            self.values[:, :, self.used : end] = value_states
+            self.hold(_widened(key_states, _capacity(end)), _widened(value_states, _capacity(end)), end)
+            return self.keys, self.values
+        if end > self.keys.shape[2]:
+            self.keys, self.values = _widened(self.keys, _capacity(end)), _widened(self.values, _capacity(end))
+        self.keys[:, :, self.used : end] = key_states
+        self.values[:, :, self.used : end] = value_states
         self.used = end
         return self.keys, self.values
+
+    def hold(self, keys: "torch.Tensor", values: "torch.Tensor", used: int) -> None:
+        """Take over whole buffers, zero behind the first `used` columns."""
+        self.keys, self.values, self.used = keys, values, used
+        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
 
     def get_seq_length(self) -> int:
         """Columns written so far."""
@@ -86,7 +92,7 @@ def new_cache(model: "PreTrainedModel") -> "DynamicCache":
 def repeat_rows(model: "PreTrainedModel", cache: "DynamicCache", rows: int) -> "DynamicCache":
     """Return a cache that holds the one row of `cache` `rows` times."""
     repeated = new_cache(model)
-    for layer, source in zip(repeated.layers, cache.layers, strict=True):
+    for layer, source in zip(_blocks(repeated), _blocks(cache), strict=True):
         keys, values = source.keys[:, :, : source.used], source.values[:, :, : source.used]
         layer.update(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1))
     return repeated
@@ -95,16 +101,20 @@ def repeat_rows(model: "PreTrainedModel", cache: "DynamicCache", rows: int) -> "
 def join_caches(model: "PreTrainedModel", parts: "Sequence[tuple[DynamicCache, torch.Tensor, int]]") -> "DynamicCache":
     """Return one cache of the rows of all parts, (cache, rows kept, leading columns dropped), aligned at the end."""
     joined = new_cache(model)
-    for number, layer in enumerate(joined.layers):
-        sources = [(cache.layers[number], rows, skip) for cache, rows, skip in parts]
-        layer.used = max(source.used - skip for source, _, skip in sources)
-        layer.keys = _join([(source.keys, source.used, rows, skip) for source, rows, skip in sources], layer.used)
-        layer.values = _join([(source.values, source.used, rows, skip) for source, rows, skip in sources], layer.used)
-        layer.dtype, layer.device, layer.is_initialized = layer.keys.dtype, layer.keys.device, True
-        for cache, _, _ in parts:
+    for number, layer in enumerate(_blocks(joined)):
+        sources = [(_blocks(cache)[number], rows, skip) for cache, rows, skip in parts]
+        used = max(source.used - skip for source, _, skip in sources)
+        keys = _join([(source.keys, source.used, rows, skip) for source, rows, skip in sources], used)
+        values = _join([(source.values, source.used, rows, skip) for source, rows, skip in sources], used)
+        layer.hold(keys, values, used)
+        for source, _, _ in sources:
             # Freed layer by layer: the old and the new cache never stand whole side by side.
-            cache.layers[number].keys = cache.layers[number].values = None
+            source.keys = source.values = None
     return joined
+
+
+def _blocks(cache: "DynamicCache") -> list[BlockLayer]:
+    return cast(list[BlockLayer], cache.layers)
 
 
 def _join(parts: "Sequence[tuple[torch.Tensor, int, torch.Tensor, int]]", used: int) -> "torch.Tensor":

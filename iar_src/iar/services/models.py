@@ -132,7 +132,7 @@ def _download(model: ModelSection, folder: Path) -> str:
 
 
 def _unpack(model: ModelSection, folder: Path) -> str:
-    """De-quantise the packaged GGUF file: transformers refuses to save such a model, so a fresh one takes its weights."""
+    """De-quantise the packaged GGUF file; transformers cannot save such a model, so a fresh one takes its weights."""
     file = find_package(model)
     if file is None:
         return ""

@@ -60,10 +60,7 @@ def load_suites(run_file: RunFile) -> dict[str, list[EvalItem]]:
 def domain_items(pairs: Sequence[QAPair], run_file: RunFile) -> list[EvalItem]:
     """Return the questions as items: the question alone is the prompt, as in training."""
     limit = run_file.evaluate.domain_max_tokens
-    return [
-        EvalItem(pair.id, "domain", pair.question, limit, _domain_reference(pair))
-        for pair in pairs
-    ]
+    return [EvalItem(pair.id, "domain", pair.question, limit, _domain_reference(pair)) for pair in pairs]
 
 
 def _domain_reference(pair: QAPair) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-from iar.methods.digest import digest_file
 from iar.records import Lineage, Outcome
 from iar.services.checkpoints import recorded_digest
 from iar.services.trainer import TrainingResult
@@ -13,17 +12,12 @@ def training_outcome(out: Path, result: TrainingResult, parents: dict[str, Path]
     """Describe the finished training under `out`."""
     card = json.loads((out / "card.json").read_text())
     inputs = (("trained-from", recorded_digest(parents["start"])), ("trained-on", dataset_digest(parents["data"])))
-    payload = {
-        "steps": result.steps,
-        "tokens": result.tokens,
-        "target_tokens": result.target_tokens,
-        "template_sha256": card["template_sha256"],
-    }
+    totals = {"steps": result.steps, "tokens": result.tokens, "target_tokens": result.target_tokens}
+    payload = {**totals, "template_sha256": card["template_sha256"]}
     speed = result.tokens / max(result.seconds, 1e-9)
     shares = ", ".join(f"{objective} {share:.2f}" for objective, share in card["objective_share"].items())
     return Outcome(
-        metrics={**payload, "final_loss": result.final_loss, "tokens_per_second": speed}  # type: ignore[dict-item]
-        | {"rows": card["rows"]},
+        metrics=totals | {"rows": card["rows"], "final_loss": result.final_loss, "tokens_per_second": speed},
         markdown=f"**{name}**: {card['rows']} rows ({shares}), {result.steps} steps, {result.tokens} tokens "
         f"({result.target_tokens} trained), {speed:.0f} tokens/s, final loss {result.final_loss:.3f}",
         lineage=(Lineage("checkpoint", result.digest, name, payload, inputs),),
@@ -32,8 +26,4 @@ def training_outcome(out: Path, result: TrainingResult, parents: dict[str, Path]
 
 def dataset_digest(data: Path) -> str:
     """Return the digest that names the dataset in the registry."""
-    return (
-        str(json.loads((data / "dataset.json").read_text())["digest"])
-        if (data / "dataset.json").is_file()
-        else digest_file(data / "train.jsonl")
-    )
+    return str(json.loads((data / "dataset.json").read_text())["digest"])
