@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -111,14 +110,15 @@ def test_gradients_stay_possible_while_replies_are_read(tiny_model_folder: Path)
         assert not torch.is_inference_mode_enabled()
 
 
-def test_grouped_attention_equals_attention_over_repeated_keys() -> None:
+@pytest.mark.parametrize("new", [1, 5])
+def test_grouped_attention_equals_attention_over_repeated_keys(new: int) -> None:
     torch.manual_seed(0)
-    query, key, value = torch.randn(2, 6, 5, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 8)
-    mask = torch.zeros(2, 1, 5, 9).masked_fill(torch.rand(2, 1, 5, 9) < 0.3, torch.finfo(torch.float32).min)
+    query, key, value = torch.randn(2, 6, new, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 8)
+    mask = torch.zeros(2, 1, new, 9).masked_fill(torch.rand(2, 1, new, 9) < 0.3, torch.finfo(torch.float32).min)
     ours, _ = grouped_attention(None, query, key, value, mask, scaling=0.25)
-    repeated: list[Any] = [states.repeat_interleave(3, dim=1) for states in (key, value)]
-    theirs = torch.nn.functional.scaled_dot_product_attention(query, *repeated, attn_mask=mask, scale=0.25)
-    torch.testing.assert_close(ours, theirs.transpose(1, 2))
+    keys, values = (states.repeat_interleave(3, dim=1) for states in (key, value))
+    weights = torch.softmax(query @ keys.transpose(2, 3) * 0.25 + mask, dim=-1)
+    torch.testing.assert_close(ours, (weights @ values).transpose(1, 2))
 
 
 def test_a_cache_grows_in_blocks_and_keeps_its_columns() -> None:

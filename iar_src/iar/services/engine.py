@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from iar.services.engine_batch import Batch, Row
 
-PREFILL_TOKENS = 1024
+PREFILL_TOKENS = 2048
 """Padded prompt tokens in one forward pass: enough for full speed, and bounded intermediates."""
 
 MIN_PREFIX = 8

@@ -139,10 +139,16 @@ def grouped_attention(
 ) -> "tuple[torch.Tensor, None]":
     """Attention with queries [rows, heads, new, size] over keys [rows, key heads, columns, size]; softmax in fp32.
 
-    The query heads that share a key head become rows of one product, so keys are never repeated in memory.
+    In a step, the query heads that share a key head become rows of one product: keys are never
+    repeated in memory. With many new columns torch's own kernel is several times as fast.
     """
     import torch
 
+    if query.shape[2] > 1:
+        mixed = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=True
+        )
+        return mixed.transpose(1, 2), None
     rows, heads, new, size = query.shape
     key_heads = key.shape[1]
     grouped = query.reshape(rows, key_heads, heads // key_heads * new, size)

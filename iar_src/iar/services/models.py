@@ -132,7 +132,10 @@ def _download(model: ModelSection, folder: Path) -> str:
 
 
 def _unpack(model: ModelSection, folder: Path) -> str:
-    """De-quantise the packaged GGUF file; transformers cannot save such a model, so a fresh one takes its weights."""
+    """De-quantise the packaged GGUF file; transformers cannot save such a model, so a fresh one takes its weights.
+
+    They stay fp32: on bf16's coarser grid a merge at a small weight would round back to theta_0.
+    """
     file = find_package(model)
     if file is None:
         return ""
@@ -145,9 +148,8 @@ def _unpack(model: ModelSection, folder: Path) -> str:
     quantised = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     config = quantised.config
     del config.quantization_config
-    config.dtype = torch.bfloat16
-    plain = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    plain.load_state_dict({name: tensor.to(torch.bfloat16) for name, tensor in quantised.state_dict().items()})
+    plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    plain.load_state_dict(quantised.state_dict())
     plain.save_pretrained(folder)
     AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
     return f"package {known.package}"
