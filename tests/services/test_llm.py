@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from chat_server import Answer, completion, serve, user_of
 
 from iar.config import Endpoint
 from iar.errors import TemporaryError, UserError
 from iar.services.llm import ChatClient, ChatRequest, Patience, check
 from iar.services.llm_answers import retry_after
 from iar.services.reply_cache import FILE_NAME
+from tests.services.chat_server import Answer, completion, serve, user_of
 
 QUICK = Patience(first_backoff_seconds=0.005, longest_backoff_seconds=0.05, longest_stall_seconds=5.0)
 KEY = "sk-very-secret-0123456789"

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from chat_server import Answer, serve, user_of
 
 from iar.config import Endpoint
 from iar.methods.grading import Grading
 from iar.services.llm import Patience
 from iar.services.llm_ask import READ_ATTEMPTS
 from iar.services.llm_judge import LlmJudge, read_score
+from tests.services.chat_server import Answer, serve, user_of
 
 QUICK = Patience(0.005, 0.02, 5.0)
 

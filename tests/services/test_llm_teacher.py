@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from chat_server import Answer, Script, serve, user_of
 
 from iar.methods.teaching import QUESTION_TYPES, TeacherOutput
 from iar.records import Chunk, Document
@@ -15,6 +14,7 @@ from iar.services.llm import Patience
 from iar.services.llm_ask import load_prompt
 from iar.services.llm_teacher import STEPS, LlmTeacher
 from iar.services.llm_teacher_replies import Certificate, Outline, ProposedAnchors, reader_of
+from tests.services.chat_server import Answer, Script, serve, user_of
 
 TEXTS = (
     "The harbour of Velm was opened in 1911 by Tora Lind. A lamp called Greywether burns there at night {{title}} {0}.",

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from registry_cases import *  # noqa: F403
 
 from iar.errors import UserError
 from iar.records import Lineage
 from iar.services.registry import Producer, Registry
+from tests.services.registry_cases import *  # noqa: F403
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from examination import examination_run_file, questions
 
 from iar.errors import PermanentError, TemporaryError
 from iar.records import EvalItem, ItemScore, ModelScores, Reply, from_json, read_records
@@ -14,6 +13,7 @@ from iar.services import scoring
 from iar.services.judges import Judged, open_judges, read_votes
 from iar.services.scoring import Examination, Subject, general_results, item_score, score_model
 from iar.services.suites import domain_items, load_suites
+from tests.examination import examination_run_file, questions
 
 ANSWERS = {
     "validation-0": "Tora Lind",

@@ -5,13 +5,13 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tracker_cases import *  # noqa: F403
-from tracker_cases import fresh_store, make_checkpoint
 
 from iar.config import RunFile
 from iar.errors import TemporaryError
 from iar.services.tracking import Tracker
 from iar.services.tracking_store import prepare_database
+from tests.services.tracker_cases import *  # noqa: F403
+from tests.services.tracker_cases import fresh_store, make_checkpoint
 
 
 @pytest.fixture

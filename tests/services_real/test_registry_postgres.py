@@ -1,17 +1,12 @@
 """The registry on a real PostgreSQL: every common case, and logging in by environment variables."""
 
-import sys
 import uuid
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "services"))
-
-from registry_cases import *  # noqa: F403
-
 from iar.errors import UserError
 from iar.services.registry import Registry
+from tests.services.registry_cases import *  # noqa: F403
 
 pytestmark = pytest.mark.services
 

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "services"))
-
-from conftest import free_port
-from tracker_cases import *  # noqa: F403
+from tests.services.tracker_cases import *  # noqa: F403
+from tests.services_real.conftest import free_port
 
 pytestmark = pytest.mark.services
 

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import make_tiny_model
-from examination import examination_run_file, write_questions
 
 from iar.methods.digest import digest_file
 from iar.records import Candidate, ModelScores, Reply, read_records, write_records
@@ -14,6 +12,8 @@ from iar.services.checkpoints import weights_digest
 from iar.services.engine import Engine
 from iar.services.workspace import Context
 from iar.stages import judge_eval
+from tests.examination import examination_run_file, write_questions
+from tests.tiny_model import make_tiny_model
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import make_tiny_model
-from examination import examination_run_file, questions, write_questions
 
 from iar.config import RunFile
 from iar.errors import UserError
@@ -25,6 +23,8 @@ from iar.services.checkpoints import weights_digest
 from iar.services.registry import Producer
 from iar.services.workspace import Context
 from iar.stages import judge_eval, locked_test
+from tests.examination import examination_run_file, questions, write_questions
+from tests.tiny_model import make_tiny_model
 
 PICK = "ties-d0.3"
 

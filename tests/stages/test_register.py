@@ -1,16 +1,11 @@
 """Register with a real MLflow store and registry; what the report shows is tested with the report."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "services"))
-
-from tracker_cases import fresh_store, make_checkpoint
 
 from iar.config import RunFile
 from iar.errors import PermanentError, UserError
@@ -22,6 +17,7 @@ from iar.services.registry import Producer
 from iar.services.tracking import Tracker
 from iar.services.workspace import Context
 from iar.stages import register
+from tests.services.tracker_cases import fresh_store, make_checkpoint
 
 PICK = "ties-d0.3"
 RUN_FILE = RunFile.model_validate({"run": {"name": "demo"}, "documents": {"path": "docs"}})

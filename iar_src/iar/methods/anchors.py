@@ -176,7 +176,8 @@ def _name_finds(text: str, document_text: str, lower_words: frozenset[str]) -> I
     openings = {start for start, _ in sentence_spans(text, 0, len(text))}
     for match in _NAME.finditer(text):
         start, end = match.span()
-        end -= len(regex.search(r"(?:['’]s?)?$", text[start:end]).group())
+        possessive = regex.search(r"['’]s?$", text[start:end])
+        end -= len(possessive.group()) if possessive else 0
         opens = start in openings or regex.search(r"[\"“„«(:]\s?$|^[-*•]\s$", text[max(0, start - 2) : start])
         while start < end and _is_ordinary(text[start:end], bool(opens), lower_words):
             first = regex.match(r"\S+\s*", text[start:end])

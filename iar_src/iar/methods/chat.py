@@ -33,10 +33,10 @@ def encode_prompt(tokenizer: "PreTrainedTokenizerBase", user: str, system_turn: 
 
 def end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> int:
     """Return the id of the token that ends an assistant turn: the last special one the template writes."""
-    token_ids = tokenizer.convert_tokens_to_ids(tokenizer.all_special_tokens)
+    special_ids = set(tokenizer.all_special_ids)
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     rendered = tokenizer(tokenizer.apply_chat_template(messages, tokenize=False), add_special_tokens=False)
-    special = [token for token in rendered["input_ids"] if token in token_ids]
+    special = [token for token in rendered["input_ids"] if token in special_ids]
     if not special:
         raise UserError(
             f"model.source: the chat template of {tokenizer.name_or_path} ends no turn with a special token"

@@ -87,7 +87,7 @@ def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportDa
         validation=validation,
         test=test,
         differences=tuple(_differences(tested)),
-        samples=samples(inputs["data"], tested[0], selection.pick) if test else (),
+        samples=samples(tested[0], selection.pick) if test else (),
         panel=panel_facts({"validation": validated, "test": tested}, judge_names(run_file)),
         funnel=tuple(from_json(FunnelStep, step) for step in _json(inputs["data"] / "funnel.json")),
         dataset=read_json(inputs["data"] / "dataset.json"),

@@ -68,9 +68,9 @@ def _archived_votes(folder: Path) -> Iterator[Vote]:
         yield from (archived.vote for archived in read_votes(path))
 
 
-def samples(data: Path, tested: Path, pick: str) -> tuple[Sample, ...]:
+def samples(tested: Path, pick: str) -> tuple[Sample, ...]:
     """Return NUM_SAMPLES test questions, evenly spread over the test, with the replies of the pick and of vanilla."""
-    pairs = list(read_records(data / "test.jsonl", QAPair))
+    pairs = list(read_records(tested / "questions.jsonl", QAPair))
     count = min(NUM_SAMPLES, len(pairs))
     chosen = [pairs[place * len(pairs) // count] for place in range(count)]
     replies = {model: _replies(tested / model, model) for model in (pick, "vanilla")}

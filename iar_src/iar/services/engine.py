@@ -127,7 +127,8 @@ def _load_model(checkpoint: Path, dtype: str) -> "PreTrainedModel":
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from iar.services.engine_cache import attention_for, keep_freed_memory
+    from iar.services.engine_cache import attention_for
+    from iar.services.memory import keep_freed_memory
 
     keep_freed_memory()
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -86,6 +86,6 @@ def rendered(row: TokenRow, tokenizer: "PreTrainedTokenizerBase") -> dict[str, s
     return {
         "id": row.id,
         "objective": row.objective,
-        "masked": tokenizer.decode(row.token_ids[: row.prompt_length]),
-        "trained": tokenizer.decode(row.token_ids[row.prompt_length :]),
+        "masked": str(tokenizer.decode(list(row.token_ids[: row.prompt_length]))),
+        "trained": str(tokenizer.decode(list(row.token_ids[row.prompt_length :]))),
     }

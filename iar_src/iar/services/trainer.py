@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from iar.config import TrainingSection
 from iar.errors import PermanentError
 from iar.methods.batching import TokenRow, micro_batches, step_batches
+from iar.services.memory import keep_freed_memory
 from iar.services.models import load_tokenizer, save_checkpoint
 from iar.services.restart import RestartPoints
 
@@ -54,16 +55,18 @@ class Trainer:
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM
 
+        keep_freed_memory()
         self.settings = settings
         self.stored_dtype = AutoConfig.from_pretrained(folder, trust_remote_code=False).dtype or torch.float32
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, settings.compute_dtype), trust_remote_code=False, attn_implementation="sdpa"
-        ).to(self.device)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, trust_remote_code=False, attn_implementation="sdpa"
+        )
+        # The masters are taken before the cast: what the compute dtype rounds away stays in them.
+        self.masters = {name: weight.detach().clone().to(self.device) for name, weight in model.named_parameters()}
+        self.model: PreTrainedModel = model.to(device=self.device, dtype=getattr(torch, settings.compute_dtype))
         self.model.train()
-        parameters = dict(self.model.named_parameters())
-        self.weights = list(parameters.values())
-        self.masters = {name: weight.detach().clone().float() for name, weight in parameters.items()}
+        self.weights = list(self.model.parameters())
         for master in self.masters.values():
             master.grad = torch.zeros_like(master)
         self.optimizer = torch.optim.AdamW(
@@ -105,7 +108,7 @@ class Trainer:
         hidden_PD = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])[positions_P]
         head_VD = self.model.get_output_embeddings().weight
         loss, nll_P = target_loss(hidden_PD, head_VD, targets_P, weights_P)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         with torch.no_grad():
             masters = [master.grad for master in self.masters.values()]
             torch._foreach_add_(masters, [weight.grad for weight in self.weights])
