@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from iar.config import TrainingSection
 from iar.errors import PermanentError
@@ -64,11 +64,12 @@ class Trainer:
         )
         # The masters are taken before the cast: what the compute dtype rounds away stays in them.
         self.masters = {name: weight.detach().clone().to(self.device) for name, weight in model.named_parameters()}
-        self.model: PreTrainedModel = model.to(device=self.device, dtype=getattr(torch, settings.compute_dtype))
+        self.model: PreTrainedModel = cast(Any, model).to(self.device, getattr(torch, settings.compute_dtype))
         self.model.train()
         self.weights = list(self.model.parameters())
-        for master in self.masters.values():
-            master.grad = torch.zeros_like(master)
+        self.gradients = [torch.zeros_like(master) for master in self.masters.values()]
+        for master, gradient in zip(self.masters.values(), self.gradients, strict=True):
+            master.grad = gradient
         self.optimizer = torch.optim.AdamW(
             self.masters.values(),
             lr=settings.learning_rate,
@@ -110,8 +111,7 @@ class Trainer:
         loss, nll_P = target_loss(hidden_PD, head_VD, targets_P, weights_P)
         loss.backward()
         with torch.no_grad():
-            masters = [master.grad for master in self.masters.values()]
-            torch._foreach_add_(masters, [weight.grad for weight in self.weights])
+            torch._foreach_add_(self.gradients, [cast("torch.Tensor", weight.grad) for weight in self.weights])
             for weight in self.weights:
                 weight.grad = None
         return float(loss.detach()), float(nll_P.detach().sum())
@@ -130,7 +130,7 @@ class Trainer:
         self.optimizer.step()
         with torch.no_grad():
             torch._foreach_copy_(self.weights, list(self.masters.values()))
-            torch._foreach_zero_([master.grad for master in self.masters.values()])
+            torch._foreach_zero_(self.gradients)
 
     def finished_model(self) -> "PreTrainedModel":
         """Return the model with the master weights in the dtype that the start folder was written in."""
