@@ -31,7 +31,7 @@ def run_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("IAR_STATE", raising=False)
     path = tmp_path / "x.yaml"
     state = tmp_path / "state"
-    path.write_text(f"run:\n  name: x\n  state: {state}\ndocuments:\n  path: docs\n", encoding="utf-8")
+    path.write_text(f"run:\n  name: x\n  state: {state}\ndocuments:\n  path: no-documents\n", encoding="utf-8")
     return path
 
 
@@ -192,11 +192,21 @@ def test_compile_writes_the_same_bytes_twice(capsys: pytest.CaptureFixture[str],
     assert first.read_bytes() == second.read_bytes()
 
 
+@pytest.mark.parametrize(("target", "reason"), [("folder.yaml", "not the name"), ("x.txt", "not the name")])
+def test_compile_refuses_a_target_that_is_no_yaml_file(
+    capsys: pytest.CaptureFixture[str], run_yaml: Path, target: str, reason: str
+) -> None:
+    (run_yaml.parent / "folder.yaml").mkdir()
+    code, _, error = call(capsys, "compile", run_yaml, "-o", run_yaml.parent / target)
+    assert code == 2 and error.count("\n") == 1
+    assert error.startswith("error: --output ") and reason in error
+
+
 def test_doctor_exits_with_2_when_something_fails(capsys: pytest.CaptureFixture[str], run_yaml: Path) -> None:
     code, out, _ = call(capsys, "doctor", run_yaml, "--set", "qa_build.teacher=offline", "--json")
     documents = next(check for check in json.loads(out) if check["name"] == "documents")
     assert (code, documents["status"]) == (2, "fail")
-    assert documents["detail"].startswith("documents.path: docs is not a folder")
+    assert documents["detail"].startswith("documents.path: no-documents is not a folder")
 
 
 def test_lineage_follows_the_registry_both_ways(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -77,8 +77,13 @@ def compile_(
     from iar.pipelines.post_training import compile_pipeline
 
     path = out or Path(f"{run_file.run.name}-pipeline.yaml")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    compile_pipeline(run_file, path)
+    if path.suffix != ".yaml" or path.is_dir():
+        raise UserError(f"--output {path}: not the name of a YAML file; give one that ends in .yaml")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        compile_pipeline(run_file, path)
+    except OSError as error:
+        raise UserError(f"--output {path}: {error.strerror}; give a file that you can write") from error
     typer.echo(str(path))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from iar.errors import UserError
 from iar.records import Reject
-from iar.services.documents import read_documents
+from iar.services.documents import any_readable, read_documents
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "documents"
 
@@ -117,3 +117,11 @@ def test_a_folder_without_documents_says_what_it_holds(tmp_path: Path) -> None:
     message = "has no readable document (.txt .md .html .pdf); left out: 1 x unsupported type .csv; put documents there"
     with pytest.raises(UserError, match=re.escape(message)):
         read_documents(tmp_path)
+
+
+def test_a_folder_where_nothing_gives_text_is_known_from_its_files(tmp_path: Path) -> None:
+    (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.4 nothing")
+    (tmp_path / "empty.txt").write_text("")
+    assert not any_readable(tmp_path)
+    (tmp_path / "good.txt").write_text("The Bell\n\nIt was cast in 1874 by Tessa Marl.")
+    assert any_readable(tmp_path)

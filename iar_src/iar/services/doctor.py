@@ -52,7 +52,9 @@ def preflight(run_file: RunFile) -> list[Check]:
     checks = list(before_run(run_file))
     failed = [check for check in checks if check.status == "fail"]
     if failed:
-        raise UserError("\n".join(f"{check.detail}; {check.fix}" if check.fix else check.detail for check in failed))
+        # Several checks may stumble over one fault; it is told once.
+        lines = dict.fromkeys(f"{check.detail}; {check.fix}" if check.fix else check.detail for check in failed)
+        raise UserError("\n".join(lines))
     return [check for check in checks if check.status == "warn"]
 
 
@@ -119,8 +121,8 @@ def check_documents(run_file: RunFile) -> Check:
 
 
 def find_documents(run_file: RunFile) -> Check:
-    """Find files of a supported type that may be read, without reading them."""
-    from iar.services.documents import MEDIA_TYPES
+    """Find files of a supported type that may be read, and one that gives text; the others are not opened."""
+    from iar.services.documents import MEDIA_TYPES, any_readable
 
     folder = Path(run_file.documents.path)
     if not folder.is_dir():
@@ -134,6 +136,11 @@ def find_documents(run_file: RunFile) -> Check:
     closed = [path for path in files if not os.access(path, os.R_OK)]
     if closed:
         return Check("documents", "fail", f"documents.path: {closed[0]} cannot be read", "allow reading it, or move it")
+    if not any_readable(folder):
+        return Check(
+            "documents", "fail", f"documents.path: none of the {len(files)} files in {folder} gives text",
+            "iar doctor says why for each; convert them to UTF-8 text, Markdown, HTML or PDF with text",
+        )  # fmt: skip
     return Check("documents", "pass", f"{len(files)} files in {folder}")
 
 

@@ -56,6 +56,17 @@ def read_documents(folder: Path) -> tuple[list[Document], list[Reject]]:
     return documents, rejects
 
 
+def any_readable(folder: Path) -> bool:
+    """Tell whether some file under `folder` gives text; files are read only until one does."""
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        try:
+            _read_document(path, path.relative_to(folder).as_posix())
+        except _Skipped:
+            continue
+        return True
+    return False
+
+
 def _nothing_readable(folder: Path, rejects: list[Reject]) -> str:
     if not folder.is_dir():
         return f"documents.path: {folder} is not a folder; set it to a folder with .txt .md .html .pdf files"
