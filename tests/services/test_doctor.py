@@ -120,3 +120,13 @@ def test_too_little_disk_warns_and_almost_none_fails(tmp_path: Path, monkeypatch
 def test_a_tracking_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
     check = doctor.check_tracking(run_file(tmp_path, register={"tracking_uri": "http://127.0.0.1:9"}))
     assert check.detail == "register.tracking_uri: http://127.0.0.1:9 does not answer (ConnectError)"
+
+
+def test_a_state_folder_that_is_a_file_fails(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.delenv("IAR_STATE", raising=False)
+    (tmp_path / "state").write_text("")
+    run_file = RunFile.model_validate(
+        {"run": {"name": "x", "state": str(tmp_path / "state")}, "documents": {"path": "examples/documents"}}
+    )
+    check = doctor.check_disk(run_file)
+    assert (check.status, check.detail) == ("fail", f"run.state: {tmp_path / 'state'} is a file")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from iar.config import Endpoint, RunFile
 from iar.errors import UserError
-from iar.services.doctor_model import check_model, model_parameters
+from iar.services.doctor_model import check_model, model_parameters, weight_bytes
 from iar.services.findings import Check, guarded
 from iar.services.workspace import Workspace
 
@@ -181,11 +181,12 @@ def check_disk(run_file: RunFile) -> Check:
     """Compare the free disk space with what the artifacts take."""
     state = Workspace.of(run_file).state
     place = next(folder for folder in (state, *state.parents) if folder.exists())
+    if not place.is_dir():
+        return Check("disk", "fail", f"run.state: {place} is a file", "set run.state to a folder you can write")
     if not os.access(place, os.W_OK):
         return Check("disk", "fail", f"run.state: {place} is not writable", "set run.state to a folder you can write")
-    parameters = model_parameters(run_file)
     free = shutil.disk_usage(place).free
-    need = max(LEAST_FREE_BYTES, WEIGHT_COPIES * 2 * (parameters or 0))
+    need = max(LEAST_FREE_BYTES, WEIGHT_COPIES * (weight_bytes(run_file) or 0))
     detail = f"{free / GB:.1f} GB free in {place}, about {need / GB:.1f} GB for a first run"
     if free < LEAST_FREE_BYTES:
         return Check("disk", "fail", f"run.state: {detail}", "free some, or set run.state to another disk")

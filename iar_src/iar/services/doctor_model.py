@@ -58,3 +58,14 @@ def model_parameters(run_file: RunFile) -> float | None:
         return file.stat().st_size / GGUF_BYTES_PER_PARAMETER
     size = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)([bm])(?![a-z])", run_file.model.source.lower())
     return float(size[1]) * (1e9 if size[2] == "b" else 1e6) if size else None
+
+
+def weight_bytes(run_file: RunFile) -> float | None:
+    """Return about how many bytes one checkpoint takes on disk; None if unknown."""
+    from iar.services.models import find_local, find_package
+
+    if (folder := find_local(run_file.model)) is not None:
+        return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    parameters = model_parameters(run_file)
+    unpacked_to_fp32 = find_package(run_file.model) is not None
+    return parameters * (4 if unpacked_to_fp32 else 2) if parameters else None

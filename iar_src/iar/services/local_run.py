@@ -78,8 +78,9 @@ def _only_run(state: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             pid = os.pread(descriptor, 20, 0).decode().strip()
+            owner = f" (process {pid})" if pid else ""
             raise UserError(
-                f"state folder {state} is in use by another run (process {pid}): wait for it or set another run.state"
+                f"state folder {state} is in use by another run{owner}: wait for it or set another run.state"
             ) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
