@@ -52,6 +52,12 @@ def completion(text: str) -> str:
     return json.dumps({"choices": [{"message": {"content": text}, "finish_reason": "stop"}], "usage": usage})
 
 
+class Server(ThreadingHTTPServer):
+    """Keeps a burst of connections waiting: five, the default, would be refused on a busy machine."""
+
+    request_queue_size = 128
+
+
 @contextmanager
 def serve(script: Script) -> Iterator[ChatServer]:
     """Serve `script(body, number of this call)` until the block ends."""
@@ -100,7 +106,7 @@ def serve(script: Script) -> Iterator[ChatServer]:
         def log_message(self, format: str, *args: Any) -> None:
             return
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     server.block_on_close = False
     state = ChatServer(f"http://127.0.0.1:{server.server_port}/v1")

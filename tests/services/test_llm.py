@@ -81,7 +81,7 @@ def test_a_burst_of_429_loses_no_row(tmp_path: Path) -> None:
 
     with serve(script) as server:
         requests = ask(*(f"row {i}" for i in range(30)))
-        replies = ChatClient(server.endpoint(max_attempts=1, concurrency=16), tmp_path, QUICK).complete(requests)
+        replies = ChatClient(server.endpoint(max_attempts=3, concurrency=16), tmp_path, QUICK).complete(requests)
     assert [reply.text for reply in replies] == ["done"] * 30
 
 

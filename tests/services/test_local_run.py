@@ -163,12 +163,17 @@ except IarError as error:
 """
 
 
+def heed_interrupts() -> None:
+    """A shell that starts the tests in the background makes them, and so the run, ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def slow_run(world: World) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A run in a process of its own, and the process id of its slow task, once that works."""
     world.set(DUMMY_SLOW="align")
     command = [sys.executable, "-c", SCRIPT, world.settings.canonical()]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heed_interrupts) as process:
         try:
             deadline = time.monotonic() + 60
             while not (found := [*(world.state / "work").glob("align-*/pid")]) or not found[0].read_text():
@@ -197,7 +202,7 @@ def ends(pid: int, seconds: float = 10.0) -> bool:
 def test_an_interrupt_ends_the_task_and_says_how_to_continue(world: World, number: signal.Signals) -> None:
     with slow_run(world) as (process, task):
         process.send_signal(number)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=120)
         assert process.returncode == 4
         assert output == "interrupted at align: run the same command again to continue\n"
         assert ends(task)
