@@ -13,8 +13,11 @@ MAX_NEW_TOKENS = 128
 
 def open_model(folder: Path, system_turn: str | None, max_new_tokens: int = MAX_NEW_TOKENS) -> Callable[[str], str]:
     """Load the model in `folder` once; return the function that puts one question to it, greedily."""
+    from transformers.utils.logging import disable_progress_bar
+
     from iar.services.engine import Engine
 
+    disable_progress_bar()  # the terminal belongs to question and answer
     engine = Engine(folder, system_turn, batch_size=1)
 
     def ask(question: str) -> str:
