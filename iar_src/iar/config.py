@@ -13,7 +13,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 from iar.methods.digest import canonical_json, digest_json
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[int, Field(gt=0)]
+# No setting has a use beyond these; a slip of the hand such as 1e23 does.
+MOST = 10_000_000
+Positive = Annotated[int, Field(gt=0, le=MOST)]
 RuleName = Literal["rule:exact", "rule:token-f1", "rule:char-ngram"]
 
 
@@ -53,7 +55,7 @@ class RunSection(Section):
     """What this run is called, what makes it repeatable, and where it keeps its state."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$", description="Lower case letters, digits, dashes.")
-    seed: int = Field(17, ge=0, description="Seeds data order, splits, masks and bootstrap resamples.")
+    seed: int = Field(17, ge=0, lt=10**9, description="Seeds data order, splits, masks and bootstrap resamples.")
     state: str = Field(".iar", description="Folder for artifacts, registry and logs; not part of the digest.")
 
 
@@ -81,7 +83,7 @@ class QaBuildSection(Section):
     """From documents to questions with reference answers, split by chunk."""
 
     teacher: Teacher = Field("offline", description="Rule-based, or an LLM server.")
-    chunk_characters: int = Field(700, ge=100, description="Longest chunk; about one paragraph of prose.")
+    chunk_characters: int = Field(700, ge=100, le=MOST, description="Longest chunk; about one paragraph of prose.")
     max_anchors: Positive = Field(8, description="K: at most this many anchors, hence questions, a chunk.")
     validation_share: Share = Field(0.2, description="Share of chunks whose questions pick the candidate.")
     test_share: Share = Field(0.3, description="Share of chunks whose questions stay locked until the pick.")
@@ -101,11 +103,11 @@ class TrainingSection(Section):
     """What every training stage sets. The defaults are the paper's, batch apart (method.md)."""
 
     epochs: Positive = Field(3)
-    learning_rate: float = Field(5e-5, gt=0)
+    learning_rate: float = Field(5e-5, gt=0, le=1)
     batch_size: Positive = Field(64, description="Rows an optimizer step, over all accumulation.")
     micro_batch_tokens: Positive = Field(2048, description="Padded tokens in one forward pass; bounds memory.")
     sequence_length: int = Field(
-        4096, ge=16, description="Longest row in tokens; longer documents are cut into windows."
+        4096, ge=16, le=MOST, description="Longest row in tokens; longer documents are cut into windows."
     )
     warmup_share: Share = Field(0.05, description="Share of steps with a rising rate, then cosine to zero.")
     compute_dtype: Literal["bfloat16", "float32"] = Field(

@@ -278,3 +278,11 @@ def test_any_value_of_any_section_loads_or_names_its_place(
         load(tmp_path_factory.getbasetemp(), yaml.safe_dump(data, allow_unicode=True))
     except UserError as error:
         assert all(".yaml:" in line and section in line for line in str(error).splitlines() if line.strip())
+
+
+@pytest.mark.parametrize("override", ["inject.epochs=100000000000", "run.seed=10000000000", "align.learning_rate=3"])
+def test_a_slip_of_the_hand_is_out_of_range(tmp_path: Path, override: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("run: {name: x}\ndocuments: {path: docs}\n")
+    with pytest.raises(UserError, match=rf"--set {override}: .* is out of range; it must be"):
+        load_run_file(path, [override])
