@@ -286,3 +286,12 @@ def test_a_slip_of_the_hand_is_out_of_range(tmp_path: Path, override: str) -> No
     path.write_text("run: {name: x}\ndocuments: {path: docs}\n")
     with pytest.raises(UserError, match=rf"--set {override}: .* is out of range; it must be"):
         load_run_file(path, [override])
+
+
+def test_a_section_that_only_an_override_names_is_blamed_on_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("run: {name: x}\ndocuments: {path: docs}\n")
+    with pytest.raises(UserError, match=r"^--set injekt\.epochs=3: injekt"):
+        load_run_file(path, ["injekt.epochs=3"])
+    with pytest.raises(UserError, match=r"^--set qa_build\.test_share=1: qa_build"):
+        load_run_file(path, ["qa_build.test_share=1"])

@@ -40,8 +40,11 @@ class Source:
     places: dict[Path, str] = field(default_factory=dict)
 
     def place(self, path: Path) -> str:
-        """Return where `path`, or else the nearest section around it, stands."""
+        """Return where `path` stands: itself, else what an override put below it, else the section around it."""
         while path and path not in self.places:
+            below = [place for known, place in self.places.items() if known[: len(path)] == path]
+            if below:
+                return below[0]
             path = path[:-1]
         return self.places.get(path, "")
 
