@@ -1,5 +1,6 @@
 """Reading a folder of documents: nothing is dropped without a reason."""
 
+import random
 import re
 from pathlib import Path
 
@@ -125,3 +126,12 @@ def test_a_folder_where_nothing_gives_text_is_known_from_its_files(tmp_path: Pat
     assert not any_readable(tmp_path)
     (tmp_path / "good.txt").write_text("The Bell\n\nIt was cast in 1874 by Tessa Marl.")
     assert any_readable(tmp_path)
+
+
+def test_bytes_that_only_open_like_utf_16_are_no_text(tmp_path: Path) -> None:
+    generator = random.Random(0)
+    (tmp_path / "noise.txt").write_bytes(b"\xff\xfe" + bytes(generator.randrange(32, 256) for _ in range(2000)))
+    with pytest.raises(UserError, match=r"noise\.txt: is text in no known encoding"):
+        read_documents(tmp_path)
+    (tmp_path / "noise.txt").write_text("Die Glocke\n\nSie wurde 1874 gegossen.", encoding="utf-16")
+    assert read_documents(tmp_path)[0][0].title == "Die Glocke"

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import unicodedata
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,8 +113,10 @@ def _decode(path: Path) -> str:
         except UnicodeDecodeError:
             continue
         controls = re.search(r"[\x00-\x08\x0e-\x1f]", text)
-        # Another 8-bit encoding read as Windows-1252 shows as runs of accented letters.
+        # Another 8-bit encoding read as Windows-1252 shows as runs of accented letters, bytes that are no text
+        # but open like UTF-16 as code points that do not exist.
         foreign = name == "cp1252" and sum(ord(character) > 127 for character in text) > len(text) // 10
+        foreign |= name == "utf-16" and any(unicodedata.category(character) == "Cn" for character in text)
         if not controls and not foreign:
             return text
     raise UserError(f"{path}: is text in no known encoding (UTF-8, UTF-16, Windows-1252); save it as UTF-8")
