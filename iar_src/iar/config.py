@@ -105,13 +105,15 @@ class TrainingSection(Section):
     epochs: Positive = Field(3)
     learning_rate: float = Field(5e-5, gt=0, le=1)
     batch_size: Positive = Field(64, description="Rows an optimizer step, over all accumulation.")
-    micro_batch_tokens: Positive = Field(2048, description="Padded tokens in one forward pass; bounds memory.")
+    micro_batch_tokens: Positive = Field(2048, description="Tokens in one forward pass; bounds memory.")
     sequence_length: int = Field(
         4096, ge=16, le=MOST, description="Longest row in tokens; longer documents are cut into windows."
     )
     warmup_share: Share = Field(0.05, description="Share of steps with a rising rate, then cosine to zero.")
-    compute_dtype: Literal["bfloat16", "float32"] = Field(
-        "bfloat16", description="Of forward and backward passes; master weights and optimizer state stay fp32."
+    compute_dtype: Literal["auto", "bfloat16", "float32"] = Field(
+        "auto",
+        description="Of forward and backward passes; auto = bfloat16 where the hardware multiplies it. "
+        "Master weights and optimizer state stay fp32.",
     )
     weight_decay: float = Field(0.0, ge=0)
     max_gradient_norm: float = Field(1.0, gt=0)

@@ -9,7 +9,7 @@ from torch.nn import functional
 from iar.methods import losses
 from iar.methods.batching import TokenRow
 from iar.methods.losses import target_loss
-from iar.services.trainer import pad_rows
+from iar.services.packing import pack_rows
 
 
 def plain_step_loss(hidden: list[torch.Tensor], head: torch.Tensor, targets: list[torch.Tensor]) -> torch.Tensor:
@@ -47,8 +47,18 @@ def test_only_the_states_that_predict_target_tokens_are_trained() -> None:
     # Prompt of 2, target of 3 (the last is the end of turn): states 1, 2, 3 predict tokens 2, 3, 4.
     row = TokenRow("a", "qa", (5, 6, 7, 8, 9), prompt_length=2)
     longer = TokenRow("b", "qa", (1, 2, 3, 4, 5, 6, 7), prompt_length=6)
-    ids, positions, targets, weights = pad_rows([row, longer], rows_in_step=4, device=torch.device("cpu"))
-    assert ids.tolist() == [[5, 6, 7, 8, 9, 0, 0], [1, 2, 3, 4, 5, 6, 7]]
-    assert positions.tolist() == [1, 2, 3, 7 + 5]
-    assert targets.tolist() == [7, 8, 9, 7]
-    assert weights.tolist() == pytest.approx([1 / 12] * 3 + [1 / 4])
+    packed = pack_rows([row, longer], rows_in_step=4, device=torch.device("cpu"))
+    assert packed.ids_1N.tolist() == [[5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7]]
+    assert packed.states_P.tolist() == [1, 2, 3, 5 + 5]
+    assert packed.targets_P.tolist() == [7, 8, 9, 7]
+    assert packed.weights_P.tolist() == pytest.approx([1 / 12] * 3 + [1 / 4])
+
+
+def test_tokens_that_all_prompts_begin_with_stand_there_once() -> None:
+    row = TokenRow("a", "qa", (5, 6, 7, 8, 9), prompt_length=3)
+    longer = TokenRow("b", "qa", (5, 6, 7, 1, 2, 3), prompt_length=5)
+    packed = pack_rows([row, longer], rows_in_step=2, device=torch.device("cpu"))
+    assert packed.ids_1N.tolist() == [[5, 6, 7, 8, 9, 7, 1, 2, 3]], "the last prompt token predicts, so it is no prefix"
+    assert packed.position_ids_1N.tolist() == [[0, 1, 2, 3, 4, 2, 3, 4, 5]]
+    assert packed.states_P.tolist() == [2, 3, 7]
+    assert packed.packing.padded_BT.tolist() == [[2, 3, 4, 4], [5, 6, 7, 8]]

@@ -3,8 +3,10 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from _pytest.monkeypatch import MonkeyPatch
+from safetensors.numpy import save_file
 
 from iar.config import RunFile
 from iar.errors import UserError
@@ -34,7 +36,7 @@ def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_bytes(bytes(2000))
+    save_file({"weight": np.zeros(480, np.float32)}, folder / "model.safetensors")
     return folder
 
 
@@ -62,6 +64,20 @@ def test_a_finished_stage_needs_its_server_no_more(tmp_path: Path) -> None:
     tasks.mkdir(parents=True)
     (tasks / "qa-build.json").write_text("{}")
     assert "teacher" not in [check.name for check in doctor.before_run(wanted)]
+
+
+@pytest.mark.parametrize("kept", [0, 7, 100, 1500])
+def test_a_model_whose_weights_were_cut_is_refused(tmp_path: Path, model: Path, kept: int) -> None:
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:kept])
+    with pytest.raises(UserError, match=r"model\.safetensors: not a whole safetensors file .*; copy the file again"):
+        doctor.preflight(run_file(tmp_path))
+
+
+def test_a_model_with_a_torn_config_is_refused(tmp_path: Path, model: Path) -> None:
+    (model / "config.json").write_text('{"model_type": ')
+    with pytest.raises(UserError, match=r"config\.json: not JSON: .*; copy the file again"):
+        doctor.preflight(run_file(tmp_path))
 
 
 def test_a_folder_without_documents_is_refused(tmp_path: Path) -> None:
@@ -106,7 +122,7 @@ def test_the_size_of_a_hub_model_is_read_from_its_name(tmp_path: Path, source: s
 
 @pytest.mark.usefixtures("model")
 def test_the_size_of_a_model_folder_is_read_from_its_weights(tmp_path: Path) -> None:
-    assert doctor_model.model_parameters(run_file(tmp_path)) == 1000
+    assert doctor_model.model_parameters(run_file(tmp_path)) == 480
 
 
 def test_too_little_disk_warns_and_almost_none_fails(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:

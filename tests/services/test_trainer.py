@@ -18,7 +18,7 @@ from iar.methods.batching import TokenRow
 from iar.services.trainer import Trainer, learning_rate, train
 
 ROWS = [
-    TokenRow(f"row-{number}", "qa", tuple((7 * number + 3 * place) % 300 + 5 for place in range(length)), prompt)
+    TokenRow(f"row-{number}", "qa", (1, 2, 3, *((7 * number + 3 * p) % 300 + 5 for p in range(length))), prompt + 3)
     for number, (length, prompt) in enumerate([(9, 4), (12, 9), (30, 3), (7, 5), (21, 20), (16, 2), (11, 6)])
 ]
 SETTINGS = TrainingSection(epochs=2, learning_rate=1e-3, batch_size=3, micro_batch_tokens=40, checkpoint_seconds=1e-9)

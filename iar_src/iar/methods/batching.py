@@ -58,12 +58,14 @@ def step_batches(
 
 
 def micro_batches(rows: Sequence[TokenRow], max_tokens: int) -> Iterator[list[TokenRow]]:
-    """Split a step's rows into forward passes of at most `max_tokens` padded tokens (one row at least)."""
+    """Split a step's rows, like lengths together, into forward passes of at most `max_tokens` (one row at least)."""
     batch: list[TokenRow] = []
+    tokens = 0
     for row in sorted(rows, key=lambda row: len(row.token_ids)):
-        if batch and (len(batch) + 1) * len(row.token_ids) > max_tokens:
+        if batch and tokens + len(row.token_ids) > max_tokens:
             yield batch
-            batch = []
+            batch, tokens = [], 0
         batch.append(row)
+        tokens += len(row.token_ids)
     if batch:
         yield batch

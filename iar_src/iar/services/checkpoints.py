@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,22 @@ def weights_digest(folder: Path) -> str:
             while block := file.read(BLOCK_BYTES):
                 digest.update(block)
     return digest.hexdigest()
+
+
+def stored_elements(folder: Path) -> int:
+    """Return how many numbers the weights hold, from their headers. Raises UserError for a file cut or damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    count = 0
+    for path in weight_files(folder):
+        try:
+            with safe_open(path, framework="numpy") as file:
+                count += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+        except SafetensorError as error:
+            raise UserError(
+                f"{path}: not a whole safetensors file ({error}); copy the file again from its origin"
+            ) from error
+    return count
 
 
 def recorded_digest(folder: Path) -> str:

@@ -11,10 +11,13 @@ GGUF_BYTES_PER_PARAMETER = 0.7
 
 def check_model(run_file: RunFile) -> Check:
     """Find the base model without loading it: folder, installed package, hub cache, hub."""
+    from iar.services.checkpoints import read_json, stored_elements
     from iar.services.models import KNOWN_MODELS, find_local, find_package
 
     model = run_file.model
     if (folder := find_local(model)) is not None:
+        read_json(folder / "config.json")
+        stored_elements(folder)
         return Check("model", "pass", f"{model.source}: folder {folder}")
     if (file := find_package(model)) is not None:
         return Check("model", "pass", f"{model.source}: {file.name} of an installed package, or the hub's weights")
@@ -50,10 +53,11 @@ def _on_hub(hub_id: str, revision: str) -> str:
 
 def model_parameters(run_file: RunFile) -> float | None:
     """Return about how many parameters the base model has: from its files, else from its name; None if unknown."""
+    from iar.services.checkpoints import stored_elements
     from iar.services.models import find_local, find_package
 
     if (folder := find_local(run_file.model)) is not None:
-        return sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 2
+        return stored_elements(folder)
     if (file := find_package(run_file.model)) is not None:
         return file.stat().st_size / GGUF_BYTES_PER_PARAMETER
     size = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)([bm])(?![a-z])", run_file.model.source.lower())

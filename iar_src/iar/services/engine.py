@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from iar.errors import UserError
 from iar.methods.chat import encode_prompt, end_of_turn
 from iar.records import EvalItem, Reply
+from iar.services.hardware import ComputeDtype, compute_dtype
 from iar.services.models import load_tokenizer
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ REFILL_SHARE = 0.25
 
 
 class Engine:
-    """A checkpoint ready to answer, on the GPU where there is one; `dtype` is a name of torch's."""
+    """A checkpoint ready to answer, on the GPU where there is one; `dtype` as in hardware.compute_dtype."""
 
     def __init__(
-        self, checkpoint: Path, system_turn: str | None = None, batch_size: int = 64, dtype: str = "bfloat16"
+        self, checkpoint: Path, system_turn: str | None = None, batch_size: int = 64, dtype: ComputeDtype = "auto"
     ) -> None:
         """Load the model of a Hugging Face folder. Raises UserError for one that cannot chat or be decoded here."""
         from iar.services.engine_batch import Decoder
@@ -123,7 +124,7 @@ def _shared_prefix(rows: "Sequence[Row]", model: "PreTrainedModel") -> list[int]
     return shared if len(shared) >= MIN_PREFIX else []
 
 
-def _load_model(checkpoint: Path, dtype: str) -> "PreTrainedModel":
+def _load_model(checkpoint: Path, dtype: ComputeDtype) -> "PreTrainedModel":
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -134,7 +135,7 @@ def _load_model(checkpoint: Path, dtype: str) -> "PreTrainedModel":
     device = "cuda" if torch.cuda.is_available() else "cpu"
     attention = attention_for(AutoConfig.from_pretrained(checkpoint).model_type, device == "cuda")
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        checkpoint, dtype=getattr(torch, dtype), attn_implementation=attention, trust_remote_code=False
+        checkpoint, dtype=compute_dtype(dtype), attn_implementation=attention, trust_remote_code=False
     )
     model.to(device)  # type: ignore[arg-type]
     model.eval()

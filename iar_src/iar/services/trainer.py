@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 from iar.config import TrainingSection
 from iar.errors import PermanentError
 from iar.methods.batching import TokenRow, micro_batches, step_batches
+from iar.services.hardware import compute_dtype
 from iar.services.memory import keep_freed_memory
 from iar.services.models import load_tokenizer, save_checkpoint
+from iar.services.packing import pack_rows, register_attention
 from iar.services.restart import RestartPoints
 
 if TYPE_CHECKING:
@@ -30,13 +32,14 @@ ADAM_EPSILON = 1e-8
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a finished training reports: steps done, trained tokens, and the written weights' digest."""
+    """What a finished training reports: steps done, trained tokens, the compute dtype and the weights' digest."""
 
     steps: int
     tokens: int
     target_tokens: int
     final_loss: float
     seconds: float
+    compute_dtype: str
     digest: str
 
 
@@ -60,11 +63,13 @@ class Trainer:
         self.stored_dtype = AutoConfig.from_pretrained(folder, trust_remote_code=False).dtype or torch.float32
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, trust_remote_code=False, attn_implementation="sdpa"
+            folder, dtype=torch.float32, trust_remote_code=False, attn_implementation=register_attention()
         )
         # The masters are taken before the cast: what the compute dtype rounds away stays in them.
         self.masters = {name: weight.detach().clone().to(self.device) for name, weight in model.named_parameters()}
-        self.model: PreTrainedModel = cast(Any, model).to(self.device, getattr(torch, settings.compute_dtype))
+        dtype = compute_dtype(settings.compute_dtype)
+        self.compute_dtype = str(dtype).removeprefix("torch.")
+        self.model: PreTrainedModel = cast(Any, model).to(self.device, dtype)
         self.model.train()
         self.weights = list(self.model.parameters())
         self.gradients = [torch.zeros_like(master) for master in self.masters.values()]
@@ -102,13 +107,15 @@ class Trainer:
 
         from iar.methods.losses import target_loss
 
-        ids_BT, positions_P, targets_P, weights_P = pad_rows(batch, rows_in_step, self.device)
-        body = self.model.get_decoder()
-        # Right padding under a causal mask is never attended by a real token: no mask is needed.
-        hidden_BTD = body(input_ids=ids_BT, use_cache=False).last_hidden_state
-        hidden_PD = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])[positions_P]
+        packed = pack_rows(batch, rows_in_step, self.device)
+        hidden_1ND = self.model.get_decoder()(
+            input_ids=packed.ids_1N,
+            position_ids=packed.position_ids_1N,
+            packing=packed.packing,
+            use_cache=False,
+        ).last_hidden_state
         head_VD = self.model.get_output_embeddings().weight
-        loss, nll_P = target_loss(hidden_PD, head_VD, targets_P, weights_P)
+        loss, nll_P = target_loss(hidden_1ND[0, packed.states_P], head_VD, packed.targets_P, packed.weights_P)
         loss.backward()
         with torch.no_grad():
             torch._foreach_add_(self.gradients, [cast("torch.Tensor", weight.grad) for weight in self.weights])
@@ -164,35 +171,6 @@ class Trainer:
             torch._foreach_copy_(self.weights, list(self.masters.values()))
 
 
-def pad_rows(
-    batch: Sequence[TokenRow], rows_in_step: int, device: "torch.device"
-) -> tuple["torch.Tensor", "torch.Tensor", "torch.Tensor", "torch.Tensor"]:
-    """Return (ids_BT right-padded, flat positions_P that predict a target, targets_P, fp32 weights_P).
-
-    The state at t predicts the token at t+1, so a row's positions are those of its prompt's last token up
-    to its last but one; each weighs 1 / (target length x rows in the step).
-    """
-    import torch
-
-    length = max(len(row.token_ids) for row in batch)
-    ids_BT = torch.zeros((len(batch), length), dtype=torch.long)
-    positions: list[int] = []
-    targets: list[int] = []
-    weights: list[float] = []
-    for index, row in enumerate(batch):
-        ids_BT[index, : len(row.token_ids)] = torch.tensor(row.token_ids)
-        first = index * length + row.prompt_length - 1
-        positions.extend(range(first, first + row.target_length))
-        targets.extend(row.token_ids[row.prompt_length :])
-        weights.extend([1.0 / (row.target_length * rows_in_step)] * row.target_length)
-    return (
-        ids_BT.to(device),
-        torch.tensor(positions, device=device),
-        torch.tensor(targets, device=device),
-        torch.tensor(weights, dtype=torch.float32, device=device),
-    )
-
-
 def train(
     start: Path,
     rows: Sequence[TokenRow],
@@ -231,10 +209,10 @@ def train(
             saved = time.monotonic()
     digest = save_checkpoint(trainer.finished_model(), load_tokenizer(start), out / "checkpoint")
     points.clear()
-    return summarise(log.read(), digest)
+    return summarise(log.read(), trainer.compute_dtype, digest)
 
 
-def summarise(steps: Sequence[dict[str, Any]], digest: str) -> TrainingResult:
+def summarise(steps: Sequence[dict[str, Any]], compute_dtype: str, digest: str) -> TrainingResult:
     """Return the totals of a step log."""
     return TrainingResult(
         steps=len(steps),
@@ -242,6 +220,7 @@ def summarise(steps: Sequence[dict[str, Any]], digest: str) -> TrainingResult:
         target_tokens=int(sum(step["target_tokens"] for step in steps)),
         final_loss=float(steps[-1]["loss"]),
         seconds=float(sum(step["seconds"] for step in steps)),
+        compute_dtype=compute_dtype,
         digest=digest,
     )
 

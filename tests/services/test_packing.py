@@ -1,0 +1,72 @@
+"""Rows packed into one flat sequence see what they see alone, whatever they share and however far a layer looks."""
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Config
+
+from iar.errors import UserError
+from iar.methods.batching import TokenRow
+from iar.services.packing import pack_rows, packed_attention, register_attention
+
+SHAPE = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}
+CONFIGS = {
+    "llama": LlamaConfig(**SHAPE),
+    "qwen3": Qwen3Config(**SHAPE),
+    "window of 4": MistralConfig(**SHAPE, sliding_window=4),
+}
+
+
+def token_rows(shared: int) -> list[TokenRow]:
+    """Four rows of unlike lengths whose prompts begin with the same `shared` tokens."""
+    lengths = [(9, 4), (12, 9), (30, 6), (7, 5)]
+    prefix = tuple(range(1, shared + 1))
+    return [
+        TokenRow(str(n), "qa", prefix + tuple((7 * n + 3 * place) % 40 + 5 for place in range(length)), shared + prompt)
+        for n, (length, prompt) in enumerate(lengths)
+    ]
+
+
+@pytest.mark.parametrize("shared", [0, 1, 11])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_a_packed_row_has_the_states_it_has_alone(config: PreTrainedConfig, shared: int) -> None:
+    torch.manual_seed(0)
+    alone = AutoModelForCausalLM.from_config(deepcopy(config), attn_implementation="eager")
+    packing = AutoModelForCausalLM.from_config(deepcopy(config), attn_implementation=register_attention())
+    packing.load_state_dict(alone.state_dict())
+    rows = token_rows(shared)
+    packed = pack_rows(rows, len(rows), torch.device("cpu"))
+    assert packed.packing.shared == shared
+
+    with torch.no_grad():
+        states = packing.get_decoder()(
+            packed.ids_1N, position_ids=packed.position_ids_1N, packing=packed.packing, use_cache=False
+        ).last_hidden_state[0, packed.states_P]
+        wanted = [
+            alone.get_decoder()(torch.tensor([row.token_ids])).last_hidden_state[0, row.prompt_length - 1 : -1]
+            for row in rows
+        ]
+    assert torch.allclose(states, torch.cat(wanted), atol=1e-5)
+
+
+def test_attention_that_torch_does_not_have_is_refused() -> None:
+    packed = pack_rows(token_rows(0), 4, torch.device("cpu"))
+    states = torch.zeros(1, 4, packed.ids_1N.shape[1], 8)
+    with pytest.raises(UserError, match="caps its attention or has sinks"):
+        packed_attention(None, states, states, states, None, 1.0, packed.packing, softcap=50.0)
+
+
+def test_a_trained_checkpoint_does_not_name_the_packed_attention(tiny_model_folder: Path, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_model_folder, attn_implementation=register_attention())
+    model.save_pretrained(tmp_path)
+    assert "packed" not in (tmp_path / "config.json").read_text()
