@@ -76,8 +76,8 @@ def test_context_that_would_make_the_passage_too_long_is_not_shown() -> None:
 def test_definitions_are_asked_for_the_subject_and_for_named_things(taught: TeacherOutput) -> None:
     definitions = {p.question: p.answer for p in taught.pairs if p.question_type == "mechanism_explanation"}
     assert definitions == {
-        "Who or what was Tora Lind?": "An engineer who built mills on the coast of Velm",
-        'What is called "the tickler" in the account of Tora Lind?': "The crank in the cellar",
+        "Who or what was Tora Lind?": "Tora Lind was an engineer who built mills on the coast of Velm.",
+        'What is called "the tickler" in the account of Tora Lind?': 'The crank in the cellar is called "the tickler".',
     }
 
 
