@@ -13,7 +13,7 @@ import regex
 
 from iar.methods.aliases import aliases_of
 from iar.methods.anchors import Corpus, find_anchors
-from iar.methods.cloze import GAP, Cloze, ClozeMaker, dangling_opening, gives_away
+from iar.methods.cloze import GAP, Cloze, ClozeMaker, dangling_opening, gives_away, sentences_of
 from iar.methods.definitions import define_term, define_title
 from iar.methods.digest import digest_json
 from iar.methods.skeletons import make_skeleton
@@ -24,6 +24,7 @@ from iar.records import Anchor, Chunk, Document, QAPair, Reject
 TEACHER = "offline"
 MIN_CONTEXT_WORDS = 5
 MAX_QUESTION_WORDS = 75
+_SENTENCE_ENDS = (".", "!", "?", "”", '"', "。", "！", "？")
 # What a question must not lean on; the reader of the question has no text before them.
 _TEXT_REFERENCE = re.compile(r"\b(?:according to the text|the above|this (?:method|text|passage|document))\b", re.I)
 
@@ -124,7 +125,7 @@ def _cloze_draft(document: Document, chunk: Chunk, anchor: Anchor, cloze: Cloze)
         part = "sentence" if cloze.sentences == 1 else "passage"
         quoted = re.sub(r"[\"“”„]", "'", sentence)
         question = f'In the account of {document.title}, how is the {part} completed: "{quoted}"?'
-    answer = filled_sentence(sentence, anchor.text)
+    answer = answer_prose(sentence, chunk, anchor)
     return _Draft(chunk, kind, question, sentence, anchor.text, answer, anchor.kind, anchor.text)
 
 
@@ -162,6 +163,19 @@ def certify_grounded(answer: str, cloze: str, chunk: Chunk) -> str:
     if cloze and gives_away(cloze, answer):
         return "answer stands beside the gap"
     return ""
+
+
+def answer_prose(cloze: str, chunk: Chunk, anchor: Anchor) -> str:
+    """Return the sentence that the words complete and the one that follows it in the chunk.
+
+    Prose, not one line: a model trained on single sentences answers whatever it is asked with a single sentence.
+    """
+    filled = filled_sentence(cloze, anchor.text)
+    after = (chunk.text[start:end] for start, end in sentences_of(chunk) if start > anchor.start - chunk.start)
+    following = re.sub(r"\s+", " ", next(after, "")).strip()
+    if not filled.endswith(_SENTENCE_ENDS):
+        return filled
+    return filled + ("" if filled[-1] in "。！？" else " ") * bool(following) + following
 
 
 def filled_sentence(cloze: str, words: str) -> str:
