@@ -97,9 +97,9 @@ def test_fewest_gpus_fit_and_one_less_power_of_two_does_not() -> None:
     for name in SHAPES:
         need = of_model(name, "ddp", 8)
         engine, ranks = fewest(need, GPU_GB["40 GB"])
-        assert of_model(name, engine, ranks).memory.total <= A100
+        assert of_model(name, engine, ranks).memory.total <= 0.9 * A100
         if ranks > 2:
-            assert of_model(name, "zero3", ranks // 2).memory.total > A100
+            assert of_model(name, "zero3", ranks // 2).memory.total > 0.9 * A100
 
 
 def test_the_preflight_refuses_what_this_machine_cannot_hold(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ MOST_RANKS = 256
 GPU_RESERVE_GB = 2.0
 # Of the memory of a machine without GPU, for each process: Python with its libraries.
 PROCESS_GB = 1.0
+# What is advised keeps a tenth free: the estimate is one.
+ADVISED_SHARE = 0.9
 # What torch reports of a GPU as a whole, by the size it is sold with.
 GPU_GB = {"40 GB": 42.3, "80 GB": 85.0, "141 GB": 150.0}
 
@@ -104,7 +106,7 @@ def remedy(need: Demand, machine: Machine) -> str:
     if machine.gpus and need.ranks > machine.gpus:
         return f"set platform.processes={machine.gpus}, or run it where there are {need.ranks} GPUs"
     for advice, changed in _alternatives(need):
-        if changed.memory.total <= machine.total_gb:
+        if changed.memory.total <= ADVISED_SHARE * machine.total_gb:
             return f"set {advice}"
     size, gpu_gb = next(iter(GPU_GB.items()))
     engine, ranks = fewest(need, gpu_gb)
@@ -117,7 +119,7 @@ def fewest(need: Demand, gpu_gb: float) -> tuple[EngineName, int]:
     lean = replace(need, settings=need.settings.model_copy(update={"activation_checkpointing": True}))
     for ranks in (2**power for power in range(9)):
         for engine in ENGINES_BY_SPEED if ranks > 1 else ("single",):
-            if replace(lean, engine=engine, ranks=ranks).memory.total <= gpu_gb - GPU_RESERVE_GB:
+            if replace(lean, engine=engine, ranks=ranks).memory.total <= ADVISED_SHARE * (gpu_gb - GPU_RESERVE_GB):
                 return engine, ranks
     return "zero3", 2 * MOST_RANKS
 

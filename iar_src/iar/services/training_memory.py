@@ -22,20 +22,23 @@ PREFETCH_BUCKET = 50_000_000
 class TrainingMemory:
     """GB (1e9 bytes) of one rank at its peak, by part.
 
-    activations: of one forward pass of `micro_batch_tokens`, all kept; recomputed: the same with activation
-    checkpointing, which keeps each block's input and one block's inside; update: gradients in the compute dtype
-    and copies of the optimizer step, alive when the activations no longer are; buffers: of the engine, for exchange.
+    activations: of one forward pass of `micro_batch_tokens`, all kept. With activation checkpointing instead:
+    inputs, of the blocks; outside, of what is no block; block, one computed again with its gradients.
+    logits: of the loss. update: gradients in the compute dtype and copies of the optimizer step, alive when the
+    activations no longer are. buffers: of the engine, for exchange.
     """
 
     weights: float
     masters: float
     gradients: float
     optimizer: float
+    buffers: float
     activations: float
-    recomputed: float
+    inputs: float
+    outside: float
+    block: float
     logits: float
     update: float
-    buffers: float
     checkpointing: bool
 
     @property
@@ -44,16 +47,21 @@ class TrainingMemory:
         return self.weights + self.masters + self.gradients + self.optimizer + self.buffers
 
     @property
+    def passing(self) -> float:
+        """The most that one pass takes beside the states: at its turning point, or in a block computed again."""
+        if not self.checkpointing:
+            return self.activations + self.logits
+        return self.inputs + max(self.outside + self.logits, self.block)
+
+    @property
     def total(self) -> float:
-        """The peak: the states, and the larger of the forward pass's needs and the update's."""
-        activations = self.recomputed if self.checkpointing else self.activations
-        return self.states + max(activations + self.logits, self.update)
+        """The peak: the states, and the larger of what a pass and what the update needs."""
+        return self.states + max(self.passing, self.update)
 
     def __str__(self) -> str:
-        kept = f"activations {self.recomputed if self.checkpointing else self.activations:.1f}"
         return (
             f"weights {self.weights:.1f}, fp32 masters {self.masters:.1f}, gradients {self.gradients:.1f}, optimizer "
-            f"{self.optimizer:.1f}, buffers {self.buffers:.1f}, {kept} + logits {self.logits:.1f} or update "
+            f"{self.optimizer:.1f}, buffers {self.buffers:.1f}, activations and logits {self.passing:.1f} or update "
             f"{self.update:.1f}"
         )
 
@@ -64,20 +72,22 @@ def estimate(shape: ModelShape, settings: TrainingSection, engine: EngineName, r
     parameters = shape.parameters / GB
     gradient_parts = ranks if engine in ("zero2", "zero3") else 1
     weight_parts = ranks if engine == "zero3" else 1
-    weights = element * parameters / weight_parts
     shard = FP32_BYTES * parameters / gradient_parts
-    once, layer = _activations_per_token(shape, element)
+    outside, block = _activations_per_token(shape, element)
+    block_gradients = 2 * element * (shape.hidden + shape.intermediate)
     tokens = settings.micro_batch_tokens / GB
     return TrainingMemory(
-        weights=weights,
+        weights=element * parameters / weight_parts,
         masters=shard,
         gradients=shard,
         optimizer=MOMENTS * shard,
-        activations=tokens * (once + shape.layers * layer),
-        recomputed=tokens * (once + (shape.layers * element * shape.hidden + layer if shape.layers else 0)),
+        buffers=_buffers(shape, element, engine, ranks),
+        activations=tokens * (outside + shape.layers * block),
+        inputs=tokens * shape.layers * element * shape.hidden,
+        outside=tokens * outside,
+        block=tokens * (block + block_gradients) + element * shape.vocabulary * shape.hidden / GB,
         logits=_logits(shape, element, settings.micro_batch_tokens),
         update=element * parameters if gradient_parts == 1 else shard,
-        buffers=_buffers(shape, element, engine, ranks),
         checkpointing=settings.activation_checkpointing,
     )
 
