@@ -136,7 +136,7 @@ def load_model(folder: Path, settings: TrainingSection, dtype: "torch.dtype") ->
         attn_implementation=register_attention() if settings.packing else "sdpa",
     )
     if settings.activation_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.activation_checkpointing_enable({"use_reentrant": False})
     model.train()
     return model
 
