@@ -76,8 +76,8 @@ def test_context_that_would_make_the_passage_too_long_is_not_shown() -> None:
 def test_definitions_are_asked_for_the_subject_and_for_named_things(taught: TeacherOutput) -> None:
     definitions = {p.question: p.answer for p in taught.pairs if p.question_type == "mechanism_explanation"}
     assert definitions == {
-        "Who or what was Tora Lind?": "An engineer who built mills on the coast of Velm",
-        'What is called "the tickler" in the account of Tora Lind?': "The crank in the cellar",
+        "Who or what was Tora Lind?": "Tora Lind was an engineer who built mills on the coast of Velm.",
+        'What is called "the tickler" in the account of Tora Lind?': 'The crank in the cellar is called "the tickler".',
     }
 
 
@@ -149,7 +149,9 @@ def test_a_skeleton_is_a_part_of_the_document_only() -> None:
     assert len(skeleton.text) <= 0.35 * len(doc.text)
 
 
-def test_the_answer_to_a_cloze_is_the_whole_sentence_and_the_gap_is_the_key(taught: TeacherOutput) -> None:
+def test_the_answer_to_a_cloze_is_its_sentence_and_the_next_one_and_the_gap_is_the_key(taught: TeacherOutput) -> None:
     pair = asked(taught, "Heron Court")
-    assert pair.answer == "He lived at Heron Court for years."
+    assert pair.answer == (
+        'He lived at Heron Court for years. The crank in the cellar is called "the tickler", and it turns slowly.'
+    )
     assert pair.key == "Heron Court"

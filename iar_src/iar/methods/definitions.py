@@ -10,16 +10,21 @@ from iar.methods.textnorm import count_words
 from iar.records import Anchor, Chunk, Document
 
 MAX_ANSWER_WORDS = 24
+_CLOSING_QUOTES = ('"', "”")
 _COPULA = re.compile(rf"\s*({'|'.join(COPULAS)})\s+")
 _VERB_BEFORE = re.compile(rf"\s({'|'.join(DEFINING_VERBS)})\s((?:the |a |an )?)[\"“]?$")
 
 
 @dataclass(frozen=True)
 class Definition:
-    """A question and its answer, which stands literally in the chunk; `start` is the answer's offset there."""
+    """A question, the words that answer it and the statement that holds them.
+
+    `key` stands literally in the chunk from `start` on; `statement` is the sentence a reply should be.
+    """
 
     question: str
-    answer: str
+    key: str
+    statement: str
     start: int
     term: str
 
@@ -36,7 +41,8 @@ def define_title(document: Document, chunk: Chunk) -> Definition | None:
     if not 3 <= count_words(answer) <= MAX_ANSWER_WORDS:
         return None
     asks = "Who or what" if _may_be_person(chunk, sentences) else "What"
-    return Definition(f"{asks} {copula.group(1)} {document.title}?", answer, copula.end(), document.title)
+    statement = f"{chunk.text[: copula.end()]}{answer}."
+    return Definition(f"{asks} {copula.group(1)} {document.title}?", answer, statement, copula.end(), document.title)
 
 
 def define_term(document: Document, chunk: Chunk, anchor: Anchor) -> Definition | None:
@@ -51,7 +57,10 @@ def define_term(document: Document, chunk: Chunk, anchor: Anchor) -> Definition 
     if named_by_clause or dangling_opening(answer) or not 3 <= count_words(answer) <= MAX_ANSWER_WORDS:
         return None
     question = f'What {verb.group(1)} "{verb.group(2)}{anchor.text}" in the account of {document.title}?'
-    return Definition(question, answer, sentence[0], anchor.text)
+    named = chunk.text[sentence[0] : anchor.end - chunk.start]
+    closing = chunk.text[anchor.end - chunk.start :][:1]
+    statement = f"{named}{closing if closing in _CLOSING_QUOTES else ''}."
+    return Definition(question, answer, statement, sentence[0], anchor.text)
 
 
 def _first_clauses(text: str) -> str:

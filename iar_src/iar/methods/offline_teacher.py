@@ -13,7 +13,7 @@ import regex
 
 from iar.methods.aliases import aliases_of
 from iar.methods.anchors import Corpus, find_anchors
-from iar.methods.cloze import GAP, Cloze, ClozeMaker, dangling_opening, gives_away
+from iar.methods.cloze import GAP, Cloze, ClozeMaker, dangling_opening, gives_away, sentences_of
 from iar.methods.definitions import define_term, define_title
 from iar.methods.digest import digest_json
 from iar.methods.skeletons import make_skeleton
@@ -24,18 +24,20 @@ from iar.records import Anchor, Chunk, Document, QAPair, Reject
 TEACHER = "offline"
 MIN_CONTEXT_WORDS = 5
 MAX_QUESTION_WORDS = 75
+_SENTENCE_ENDS = (".", "!", "?", "”", '"', "。", "！", "？")
 # What a question must not lean on; the reader of the question has no text before them.
 _TEXT_REFERENCE = re.compile(r"\b(?:according to the text|the above|this (?:method|text|passage|document))\b", re.I)
 
 
 @dataclass(frozen=True)
 class _Draft:
-    """A question on its way through the certifiers. `cloze` is "" for a definition."""
+    """A question on its way through the certifiers; `key` are the words it asks for, `cloze` is "" for a definition."""
 
     chunk: Chunk
     question_type: str
     question: str
     cloze: str
+    key: str
     answer: str
     kind: str
     anchor: str
@@ -100,7 +102,7 @@ def _draft_questions(
             drafts.append(_cloze_draft(document, chunk, anchor, cloze))
     definitions = [define_title(document, chunk), *(define_term(document, chunk, anchor) for anchor in anchors)]
     drafts += [
-        _Draft(chunk, "mechanism_explanation", found.question, "", found.answer, "definition", found.term)
+        _Draft(chunk, "mechanism_explanation", found.question, "", found.key, found.statement, "definition", found.term)
         for found in definitions
         if found
     ]
@@ -123,12 +125,13 @@ def _cloze_draft(document: Document, chunk: Chunk, anchor: Anchor, cloze: Cloze)
         part = "sentence" if cloze.sentences == 1 else "passage"
         quoted = re.sub(r"[\"“”„]", "'", sentence)
         question = f'In the account of {document.title}, how is the {part} completed: "{quoted}"?'
-    return _Draft(chunk, kind, question, sentence, anchor.text, anchor.kind, anchor.text)
+    answer = answer_prose(sentence, chunk, anchor)
+    return _Draft(chunk, kind, question, sentence, anchor.text, answer, anchor.kind, anchor.text)
 
 
 def _verify(draft: _Draft, title: str, rejects: list[Reject]) -> bool:
     """Run both certifiers; record the reason of the first that refuses."""
-    reason = certify_self_contained(draft.question, title) or certify_grounded(draft.answer, draft.cloze, draft.chunk)
+    reason = certify_self_contained(draft.question, title) or certify_grounded(draft.key, draft.cloze, draft.chunk)
     if reason:
         rejects.append(Reject("verified", draft.chunk.id, reason, draft.question))
     return not reason
@@ -162,6 +165,19 @@ def certify_grounded(answer: str, cloze: str, chunk: Chunk) -> str:
     return ""
 
 
+def answer_prose(cloze: str, chunk: Chunk, anchor: Anchor) -> str:
+    """Return the sentence that the words complete and the one that follows it in the chunk.
+
+    Prose, not one line: a model trained on single sentences answers whatever it is asked with a single sentence.
+    """
+    filled = filled_sentence(cloze, anchor.text)
+    after = (chunk.text[start:end] for start, end in sentences_of(chunk) if start > anchor.start - chunk.start)
+    following = re.sub(r"\s+", " ", next(after, "")).strip()
+    if not filled.endswith(_SENTENCE_ENDS):
+        return filled
+    return filled + ("" if filled[-1] in "。！？" else " ") * bool(following) + following
+
+
 def filled_sentence(cloze: str, words: str) -> str:
     """Return the one sentence of the cloze that has the gap, with the words in it and no marks of clipping.
 
@@ -174,20 +190,16 @@ def filled_sentence(cloze: str, words: str) -> str:
 
 def _answer(draft: _Draft) -> QAPair:
     """Return the draft as a pair with its equivalent answers; its split is set later."""
-    if draft.cloze:
-        answer, key = filled_sentence(draft.cloze, draft.answer), draft.answer
-    else:
-        answer, key = draft.answer[0].upper() + draft.answer[1:], ""
     return QAPair(
-        id="qa-" + digest_json([draft.chunk.id, normalise(draft.question), draft.answer])[:12],
+        id="qa-" + digest_json([draft.chunk.id, normalise(draft.question), draft.key])[:12],
         document_id=draft.chunk.document_id,
         chunk_id=draft.chunk.id,
         split="",
         question_type=draft.question_type,
         question=draft.question,
-        answer=answer,
-        key=key,
-        aliases=aliases_of(draft.kind, key or answer),
+        answer=re.sub(r"\s+", " ", draft.answer),
+        key=draft.key,
+        aliases=aliases_of(draft.kind, draft.key),
         anchor=draft.anchor,
         teacher=TEACHER,
     )
