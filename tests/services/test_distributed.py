@@ -107,7 +107,9 @@ def test_a_rank_that_is_killed_is_a_temporary_error(tiny_model_folder: Path, tmp
         ranks = [
             child
             for child in psutil.Process().children(recursive=True)
-            if train_worker.__name__ in child.cmdline() and "torch.distributed.run" not in child.cmdline()
+            if child.status() != psutil.STATUS_ZOMBIE
+            and train_worker.__name__ in child.cmdline()
+            and "torch.distributed.run" not in child.cmdline()
         ]
         for rank in ranks[-1:]:
             rank.kill()

@@ -36,7 +36,7 @@ def before_run(run_file: RunFile, documents: bool = True) -> Iterator[Check]:
         yield from guarded("documents", lambda: find_documents(run_file))
     # What a finished stage needed is not asked for again: a finished run can be reused offline.
     if not _finished(run_file, "base-model"):
-        yield from guarded("model", lambda: check_model(run_file))
+        yield from guarded("model", lambda: check_model(run_file.model))
     yield from guarded("suites", lambda: check_suites(run_file))
     for role, endpoint in endpoints(run_file):
         if not _finished(run_file, "qa-build" if role == "teacher" else "locked-test"):

@@ -31,7 +31,7 @@ def _base_model(source: str, revision: str) -> Check:
     """Look for the base model as for theta_0; what is said names the key of this one."""
     model = ModelSection(source=source, revision=revision)
     try:
-        found = check_model(RunFile.model_construct(model=model))
+        found = check_model(model)
     except UserError as error:
         found = Check("model", "fail", str(error))
     return replace(found, name="recipes", detail=found.detail.replace("model.source", "baselines.cpt_model"))

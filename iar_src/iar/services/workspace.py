@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -189,7 +189,7 @@ class Context:
     shards: int = 1
     registry_url: str = ""
     recipe: str = ""
-    platform: PlatformSection = PlatformSection()
+    platform: PlatformSection = field(default_factory=PlatformSection)
 
     def registry(self) -> "Registry":
         """Open the provenance registry of this run."""
