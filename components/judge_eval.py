@@ -16,9 +16,13 @@ def judge_eval(
     candidates: str = "",
     vanilla: str = "",
     tuned: str = "",
+    baselines: list[str] = [],  # noqa: B006
 ) -> str:
     """Score models on the validation questions and the general suites."""
     from iar.services.task_process import run_component
 
-    inputs = {"data": data, "base": base, "candidates": candidates, "vanilla": vanilla, "tuned": tuned}
+    inputs = {
+        "data": data, "base": base, "candidates": candidates, "vanilla": vanilla, "tuned": tuned,
+        "baselines": baselines,
+    }  # fmt: skip
     return run_component("judge_eval", run_file, inputs, metrics, summary, name=name)

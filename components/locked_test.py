@@ -18,6 +18,8 @@ def locked_test(
     scores: list[str],
     metrics: dsl.Output[dsl.Metrics],
     summary: dsl.Output[dsl.Markdown],
+    baselines: list[str] = [],  # noqa: B006
+    baseline_scores: str = "",
 ) -> str:
     """Score the pick and the references once on the locked test questions."""
     from iar.services.task_process import run_component
@@ -25,5 +27,6 @@ def locked_test(
     inputs = {
         "data": data, "selector": selector, "base": base, "vanilla": vanilla, "tuned": tuned,
         "references": references, "candidates": candidates, "scores": scores,
+        "baselines": baselines, "baseline_scores": baseline_scores,
     }  # fmt: skip
     return run_component("locked_test", run_file, inputs, metrics, summary)

@@ -21,6 +21,8 @@ def register(
     metrics: dsl.Output[dsl.Metrics],
     summary: dsl.Output[dsl.Markdown],
     page: dsl.Output[dsl.HTML],
+    baselines: list[str] = [],  # noqa: B006
+    baseline_scores: str = "",
 ) -> str:
     """Write the report and register the pick."""
     from iar.services.task_process import run_component
@@ -28,5 +30,6 @@ def register(
     inputs = {
         "data": data, "base": base, "inject": inject, "vanilla": vanilla, "tuned": tuned, "references": references,
         "candidates": candidates, "scores": scores, "selector": selector, "locked_test": locked_test,
+        "baselines": baselines, "baseline_scores": baseline_scores,
     }  # fmt: skip
     return run_component("register", run_file, inputs, metrics, summary, page=page)

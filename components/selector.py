@@ -14,9 +14,13 @@ def selector(
     scores: list[str],
     metrics: dsl.Output[dsl.Metrics],
     summary: dsl.Output[dsl.Markdown],
+    baseline_scores: str = "",
 ) -> str:
     """Pick a candidate by the selection rule, or none."""
     from iar.services.task_process import run_component
 
-    inputs = {"data": data, "references": references, "candidates": candidates, "scores": scores}
+    inputs = {
+        "data": data, "references": references, "candidates": candidates, "scores": scores,
+        "baseline_scores": baseline_scores,
+    }  # fmt: skip
     return run_component("selector", run_file, inputs, metrics, summary)

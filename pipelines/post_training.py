@@ -7,6 +7,7 @@ from kfp import compiler, dsl
 
 from iar.components.align import align
 from iar.components.base_model import base_model
+from iar.components.baseline import baseline
 from iar.components.inject import inject
 from iar.components.judge_eval import judge_eval
 from iar.components.locked_test import locked_test
@@ -15,6 +16,7 @@ from iar.components.qa_build import qa_build
 from iar.components.register import register
 from iar.components.selector import selector
 from iar.config import RunFile
+from iar.services.stage_keys import RECIPES
 
 
 def build(settings: RunFile) -> Any:
@@ -47,11 +49,26 @@ def build(settings: RunFile) -> Any:
             name = f"judge-eval-candidates-{shard}"
             scores.append(task(judge_eval, name, name=name, candidates=candidates[-1], **common))
 
+        made: list[Any] = []
+        beside: dict[str, Any] = {}
+        available = {"data": data, "base": base, "inject": injected, **trained}
+        for recipe in settings.baselines.recipes:
+            if recipe not in RECIPES:  # vanilla-sft is trained in every run
+                continue
+            name = f"baseline-{recipe}"
+            needed = {role: available[role] for role in RECIPES[recipe].needs}
+            made.append(task(baseline, name, run_file=run_file, name=name, recipe=recipe, **needed))
+        if made:
+            name = "judge-eval-baselines"
+            beside["baseline_scores"] = task(judge_eval, name, name=name, baselines=made, **common)
+
         judged = {"references": references, "candidates": candidates, "scores": scores}
-        pick = task(selector, "selector", run_file=run_file, data=data, **judged)
-        tested = task(locked_test, "locked-test", selector=pick, **judged, **trained, **common)
+        pick = task(selector, "selector", run_file=run_file, data=data, **judged, **beside)
+        if made:
+            beside["baselines"] = made
+        tested = task(locked_test, "locked-test", selector=pick, **judged, **trained, **common, **beside)
         outcome = {"inject": injected, "selector": pick, "locked_test": tested}
-        task(register, "register", **outcome, **judged, **trained, **common)
+        task(register, "register", **outcome, **judged, **trained, **common, **beside)
 
     return post_training
 

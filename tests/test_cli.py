@@ -153,6 +153,28 @@ def test_run_ends_with_the_table_the_pick_what_is_rule_based_and_the_report(
     assert f"Done in 1 min 01 s, 4 of 9 stages reused\nReport: {report}\n" in out
 
 
+def test_recipes_are_a_value_of_the_run_file(
+    capsys: pytest.CaptureFixture[str], run_yaml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = finished_run(run_yaml) / "report.html"
+    result = local_run.RunResult("x-1", report.parent, report, RESULTS, 9, 4, 61.0)
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(doctor, "preflight", lambda run_file: [])
+    monkeypatch.setattr(local_run, "run", lambda run_file, watch: asked.append(run_file.baselines.recipes) or result)
+    code, out, _ = call(capsys, "run", run_yaml, "--recipes", "fapm, vanilla-sft,replay")
+    assert (code, asked) == (0, [("vanilla-sft", "replay", "fapm")])
+    assert f"""Ask it: iar ask {run_yaml} "..." --set 'baselines.recipes=["fapm", "vanilla-sft", "replay"]'""" in out
+
+
+def test_an_unknown_recipe_is_refused_with_the_one_that_may_be_meant(
+    capsys: pytest.CaptureFixture[str], run_yaml: Path
+) -> None:
+    code, _, error = call(capsys, "compile", run_yaml, "--recipes", "lora,repaly")
+    assert code == 2 and error.count("\n") == 1
+    assert "baselines.recipes" in error and "'repaly' is not one of" in error and "did you mean 'replay'?" in error
+    assert call(capsys, "run", run_yaml, "--recipes", "lora,lora")[2].endswith("names a recipe twice; name each once\n")
+
+
 def test_status_shows_stages_and_results(capsys: pytest.CaptureFixture[str], run_yaml: Path) -> None:
     finished_run(run_yaml)
     code, out, _ = call(capsys, "status", run_yaml)

@@ -47,6 +47,22 @@ def test_every_task_has_a_readable_name_and_kfp_caches_none(tasks: dict[str, Any
     assert not any(task["cachingOptions"].get("enableCache") for task in dag.values())
 
 
+def test_only_the_recipes_asked_are_tasks(tmp_path: Path) -> None:
+    sections = {"run": {"name": "x"}, "documents": {"path": "docs"}}
+    asked = RunFile.model_validate(sections | {"baselines": {"recipes": ["fapm", "vanilla-sft", "budget-match"]}})
+    compile_pipeline(asked, tmp_path / "pipeline.yaml")
+    dag = yaml.safe_load((tmp_path / "pipeline.yaml").read_text())["root"]["dag"]["tasks"]
+    named = {task["taskInfo"]["name"]: task for task in dag.values()}
+    added = {name for name in named if "baseline" in name}
+    assert added == {"baseline-budget-match", "baseline-fapm", "judge-eval-baselines"}
+    given = named["baseline-budget-match"]["inputs"]["parameters"]
+    assert given["recipe"]["runtimeValue"]["constant"] == "budget-match"
+    assert {"inject", "tuned"} <= set(given) and "vanilla" not in given
+    assert set(named["baseline-fapm"]["inputs"]["parameters"]) & {"data", "vanilla", "tuned"} == {"vanilla"}
+    for name in ("selector", "locked-test", "register"):
+        assert "baseline_scores" in named[name]["inputs"]["parameters"]
+
+
 def test_every_component_runs_in_the_image_of_the_run_file_and_installs_nothing(tasks: dict[str, Any]) -> None:
     executors = tasks["deploymentSpec"]["executors"]
     containers = [executor["container"] for executor in executors.values()]

@@ -1,4 +1,4 @@
-"""The whole pipeline with its real stages on a two-layer model and six short documents.
+"""The whole pipeline with its real stages, three baselines among them, on a two-layer model and six short documents.
 
 The first run is killed in training and goes on; the second finds everything done.
 """
@@ -21,7 +21,8 @@ from iar.services.runs import read_status
 from iar.services.workspace import Ref, Workspace
 
 REPOSITORY = Path(__file__).parents[1]
-TASKS = 11
+BASELINES = ("budget-match", "replay", "fapm")
+TASKS = 11 + len(BASELINES) + 1
 CANDIDATES = 12
 TRAININGS = ("inject", "align", "vanilla")
 PEOPLE = (
@@ -64,6 +65,7 @@ def tiny_run_file(folder: Path, model: Path) -> RunFile:
             "qa_build": {"chunk_characters": 160, "validation_share": 0.3, "test_share": 0.3},
             "inject": training,
             "align": training,
+            "baselines": {"recipes": list(BASELINES), "replay_share": 0.2},
             "evaluate": {"resamples": 100} | tokens | probes,
             "select": {"tolerance_points": 100.0},
             "platform": {"candidate_shards": 1},
@@ -142,6 +144,19 @@ def test_the_report_and_the_table_are_written_whatever_the_pick(finished: Finish
     assert "<html" in Path(finished.status["report"]).read_text(encoding="utf-8").lower()
     assert finished.status["results"]["pick"] == finished.pick
     assert (artifact(finished, "register") / "model").is_dir() == bool(finished.pick)
+
+
+def test_the_baselines_asked_stand_in_the_table_of_recipes(finished: Finished) -> None:
+    rows = {row["recipe"]: row for row in finished.status["results"]["recipes"]}
+    assert list(rows)[:5] == ["theta_0", "vanilla-sft", *BASELINES]
+    assert {row["split"] for row in rows.values()} == {"test" if finished.pick else "validation"}
+    assert rows["Inject + Align"]["ratio_to_inject_align"] == 1
+    # whole epochs come as near as half of one
+    epoch = rows["vanilla-sft"]["ratio_to_inject_align"] / finished.settings.align.epochs
+    assert abs(rows["budget-match"]["ratio_to_inject_align"] - 1) <= epoch / 2 + 1e-9
+    assert rows["budget-match"]["facts"]["budget_ratio"] == rows["budget-match"]["ratio_to_inject_align"]
+    assert rows["fapm"]["target_tokens"] == rows["vanilla-sft"]["target_tokens"]
+    assert set(rows["replay"]["minus_vanilla"]) == {"domain", "general"}
 
 
 def test_every_artifact_is_whole(finished: Finished) -> None:

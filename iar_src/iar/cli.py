@@ -1,6 +1,7 @@
 """The command line, `iar`. Everything heavy is imported by the command that needs it."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,18 @@ import typer
 
 from iar import __version__
 from iar.cli_lineage import lineage
-from iar.cli_options import AsJson, MaybeRunPath, RunPath, Set, State, load, print_json, state_folder
+from iar.cli_options import (
+    AsJson,
+    MaybeRunPath,
+    Recipes,
+    RunPath,
+    Set,
+    State,
+    load,
+    print_json,
+    state_folder,
+    with_recipes,
+)
 from iar.errors import ExitCode, IarError, NoFeasibleCandidate, UserError
 
 if TYPE_CHECKING:
@@ -33,13 +45,16 @@ def root(
 
 
 @app.command()
-def run(run_yaml: RunPath, set_: Set = None, state: State = None, as_json: AsJson = False) -> None:
+def run(
+    run_yaml: RunPath, set_: Set = None, recipes: Recipes = None, state: State = None, as_json: AsJson = False
+) -> None:
     """Run the whole pipeline. What is finished already is reused."""
     from iar.console import open_console, print_check, print_results, provenance
     from iar.services import doctor, local_run
     from iar.services.progress_view import terminal_view
 
-    run_file = load(run_yaml, set_, state)
+    overrides = with_recipes(set_, recipes)
+    run_file = load(run_yaml, overrides, state)
     notes = open_console(stderr=as_json)
     for warning in doctor.preflight(run_file):
         print_check(notes, warning)
@@ -56,7 +71,8 @@ def run(run_yaml: RunPath, set_: Set = None, state: State = None, as_json: AsJso
     print_results(notes, result.results)
     for line in (*provenance(run_file), _summary(result), f"Report: {result.report}"):
         notes.print(line, markup=False)
-    notes.print(f'Ask it: iar ask {run_yaml} "..."', markup=False)
+    changes = "".join(f" --set {shlex.quote(override)}" for override in overrides)
+    notes.print(f'Ask it: iar ask {run_yaml} "..."{changes}', markup=False)
 
 
 def _summary(result: Any) -> str:
@@ -71,9 +87,10 @@ def compile_(
     run_yaml: RunPath,
     out: Annotated[Path | None, typer.Option("--output", "-o", help="File; default NAME-pipeline.yaml.")] = None,
     set_: Set = None,
+    recipes: Recipes = None,
 ) -> None:
     """Write the pipeline as Kubeflow IR YAML. The same run file gives the same bytes."""
-    run_file = load(run_yaml, set_, None)
+    run_file = load(run_yaml, with_recipes(set_, recipes), None)
     from iar.pipelines.post_training import compile_pipeline
 
     path = out or Path(f"{run_file.run.name}-pipeline.yaml")

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 RunPath = Annotated[Path, typer.Argument(metavar="RUN.yaml", help="Run file.")]
 MaybeRunPath = Annotated[Path | None, typer.Argument(metavar="[RUN.yaml]", help="Run file.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one value.")]
+Recipes = Annotated[
+    str | None,
+    typer.Option("--recipes", metavar="A,B,...", help="Controls and baselines beside the method: sdft,replay,..."),
+]
 State = Annotated[Path | None, typer.Option("--state", help="State folder instead of run.state.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -26,6 +30,14 @@ def load(path: Path, overrides: list[str] | None, state: Path | None) -> "RunFil
         os.environ.pop("IAR_STATE", None)
         overrides = [*(overrides or []), f"run.state={json.dumps(str(state))}"]
     return load_run_file(path, overrides or [])
+
+
+def with_recipes(overrides: list[str] | None, recipes: str | None) -> list[str]:
+    """Return the overrides with that of the recipes behind them."""
+    if recipes is None:
+        return overrides or []
+    names = ", ".join(json.dumps(name.strip()) for name in recipes.split(",") if name.strip())
+    return [*(overrides or []), f"baselines.recipes=[{names}]"]
 
 
 def state_folder(run_file: "RunFile | None", state: Path | None) -> Path:

@@ -6,7 +6,7 @@ and the fix. Nothing changes a loaded run file.
 
 import re
 import warnings
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
@@ -17,6 +17,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 MOST = 10_000_000
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 RuleName = Literal["rule:exact", "rule:token-f1", "rule:char-ngram"]
+RecipeName = Literal["vanilla-sft", "cpt-sft", "budget-match", "replay", "lora", "sdft", "fapm"]
 
 
 class Section(BaseModel):
@@ -118,6 +119,20 @@ class TrainingSection(Section):
     weight_decay: float = Field(0.0, ge=0)
     max_gradient_norm: float = Field(1.0, gt=0)
     checkpoint_seconds: float = Field(120.0, gt=0, description="Time between restart points.")
+    restart_points: Positive = Field(
+        1, description="Restart points kept on disk while training, 12 bytes a parameter each; the newest is taken up."
+    )
+    packing: bool = Field(
+        True,
+        description="Rows of a forward pass as one sequence without padding; false = rows of like length, padded.",
+    )
+    activation_checkpointing: bool = Field(
+        False, description="Keep only each block's input and compute the rest again: less memory, about a third slower."
+    )
+    loss_spike_z: float = Field(
+        6.0, gt=0, description="A loss this many robust deviations above the steps before it is named as a spike."
+    )
+    stop_on_loss_spike: bool = Field(False, description="End the training at a spike, before the weights change.")
 
 
 class InjectSection(TrainingSection):
@@ -146,6 +161,43 @@ class InjectSection(TrainingSection):
 
 class AlignSection(TrainingSection):
     """Stage 2: answer-only QA training; the vanilla reference is the same from theta_0."""
+
+
+class BaselinesSection(Section):
+    """Controls and baselines beside the method, each trained with align's settings; none unless asked for."""
+
+    recipes: tuple[RecipeName, ...] = Field(
+        (), strict=False, description="Which to train, evaluate and show; the option --recipes sets it."
+    )
+    cpt_model: str = Field(
+        "", description="Where cpt-sft starts: a base model as known name, folder or hub id; empty = model.source."
+    )
+    cpt_revision: str = Field("main", description="Hub revision of cpt_model.")
+    cpt_epochs: Positive = Field(3, description="Passes over the raw documents; their other settings are inject's.")
+    cpt_window_tokens: Annotated[int, Field(ge=16, le=MOST)] | None = Field(
+        None, description="Longest window of the raw stream in tokens; null = inject.sequence_length."
+    )
+    replay_data: str = Field(
+        "examples/replay.jsonl", description="General instructions: a file of prompts and answers, or a hub id."
+    )
+    replay_share: Share = Field(
+        0.1, description="Share of the target tokens that general rows take over from the questions."
+    )
+    lora_rank: Positive = Field(16, description="Rank of the two factors beside each attention and MLP projection.")
+    lora_alpha: float = Field(32.0, gt=0, description="The factors' product counts alpha / rank.")
+    lora_rate_factor: float = Field(
+        10.0, gt=0, le=1000, description="Times align.learning_rate; factors need about ten times the rate of weights."
+    )
+    sdft_max_tokens: Positive = Field(256, description="Longest rewrite of an answer; a longer one is refused.")
+    fapm_keep: Share = Field(0.1, description="Share of each tensor's change that stays.")
+
+    @field_validator("recipes")
+    @classmethod
+    def _recipes_differ(cls, recipes: tuple[RecipeName, ...]) -> tuple[RecipeName, ...]:
+        """Return the recipes in the order of the tables, so that one set of them is one run."""
+        if len(set(recipes)) < len(recipes):
+            raise ValueError("names a recipe twice; name each once")
+        return tuple(name for name in get_args(RecipeName) if name in recipes)
 
 
 class RecoverSection(Section):
@@ -233,6 +285,23 @@ class PlatformSection(Section):
     backend: Literal["local", "kubeflow"] = Field("local")
     candidate_shards: Annotated[int, Field(ge=1, le=12)] = Field(1, description="Parallel tasks over the candidates.")
     image: str = Field("ghcr.io/example/iar-train:0.1.0", description="Image of the components on a cluster.")
+    training_engine: Literal["auto", "single", "ddp", "zero2", "zero3"] = Field(
+        "auto",
+        description="How training is spread: one process, replicas (ddp), or DeepSpeed with optimizer state and "
+        "gradients (zero2) or weights too (zero3) in parts; auto = single for one process, else ddp.",
+    )
+    processes: Annotated[int, Field(ge=1, le=1024)] = Field(
+        1, description="Training processes on this machine, one a GPU. Numbers change by rounding only."
+    )
+
+    @model_validator(mode="after")
+    def _engine_fits_processes(self) -> Self:
+        if self.training_engine == "single" and self.processes > 1:
+            raise ValueError(
+                f"training_engine single has one process, not {self.processes}; set processes to 1 or "
+                "training_engine to ddp"
+            )
+        return self
 
 
 # Every class inherits a `register` method from ABCMeta; pydantic mistakes it for a parent's field.
@@ -248,6 +317,7 @@ class RunFile(Section):
     qa_build: QaBuildSection = QaBuildSection()
     inject: InjectSection = InjectSection()
     align: AlignSection = AlignSection()
+    baselines: BaselinesSection = BaselinesSection()
     recover: RecoverSection = RecoverSection()
     evaluate: EvaluateSection = EvaluateSection()
     select: SelectSection = SelectSection()

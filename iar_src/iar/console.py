@@ -59,6 +59,18 @@ def print_results(console: "Console", results: dict[str, Any]) -> None:
     for against, axes in results.get("paired", {}).items():
         gains = ", ".join(f"{axis} {_difference(score)}" for axis, score in axes.items())
         console.print(f"Pick minus {against} on test, paired: {gains}", markup=False)
+    print_recipes(console, results)
+
+
+def print_recipes(console: "Console", results: dict[str, Any]) -> None:
+    """Print the table of controls and baselines, where any was asked for."""
+    from iar.report.tables import RECIPE_TITLES, recipe_lines
+
+    rows = recipe_lines(results)
+    if rows:
+        split = results["recipes"][0]["split"]
+        console.print(f"\nRecipes on {split}; ratio: trained tokens to those of Inject + Align", markup=False)
+        print_table(console, RECIPE_TITLES, rows)
 
 
 def _difference(score: dict[str, Any]) -> str:

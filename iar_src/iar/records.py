@@ -204,6 +204,16 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """A control or baseline as it was made: its recipe, the tokens seen and trained on, and facts of its own."""
+
+    recipe: str
+    tokens: int
+    target_tokens: int
+    facts: dict[str, float]
+
+
+@dataclass(frozen=True)
 class CandidateVerdict:
     """What the selection rule said of one candidate at each of its four steps; "" where not reached."""
 

@@ -1,9 +1,10 @@
 """Every row is visited once an epoch, none is lost to windows or micro-batches, none is without a target."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iar.methods.batching import TokenRow, micro_batches, step_batches, window_rows
+from iar.methods.batching import TokenRow, micro_batches, rank_parts, step_batches, window_rows
 from iar.records import Example, Reject
 
 EXAMPLE = Example("e", "continuation", "doc", "prompt", "target")
@@ -28,6 +29,29 @@ def test_micro_batches_keep_all_rows_within_the_token_bound(rows: list[TokenRow]
     assert sorted(row.id for batch in batches for row in batch) == sorted(row.id for row in rows)
     for batch in batches:
         assert len(batch) == 1 or sum(len(row.token_ids) for row in batch) <= bound
+
+
+@given(ROWS, st.integers(1, 100))
+def test_padded_micro_batches_keep_padding_within_the_token_bound(rows: list[TokenRow], bound: int) -> None:
+    batches = list(micro_batches(rows, bound, padded=True))
+    assert sorted(row.id for batch in batches for row in batch) == sorted(row.id for row in rows)
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(len(row.token_ids) for row in batch) <= bound
+
+
+@given(ROWS, st.integers(1, 5))
+def test_ranks_get_every_row_once_and_about_equal_work(rows: list[TokenRow], ranks: int) -> None:
+    parts = rank_parts(rows, ranks)
+    assert len(parts) == ranks
+    assert sorted(row.id for part in parts for row in part) == sorted(row.id for row in rows)
+    tokens = [sum(len(row.token_ids) for row in part) for part in parts]
+    assert max(tokens) - min(tokens) <= max(len(row.token_ids) for row in rows)
+
+
+@pytest.mark.parametrize(("tokens", "prompt_length"), [(3, 3), (3, 4), (3, 0)])
+def test_a_row_without_prompt_or_target_cannot_be_made(tokens: int, prompt_length: int) -> None:
+    with pytest.raises(ValueError, match=rf"row a: prompt of {prompt_length} in 3 tokens leaves no target"):
+        TokenRow("a", "qa", (1,) * tokens, prompt_length)
 
 
 @given(st.integers(1, 30), st.integers(1, 60), st.integers(16, 64))

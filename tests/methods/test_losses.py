@@ -62,3 +62,15 @@ def test_tokens_that_all_prompts_begin_with_stand_there_once() -> None:
     assert packed.position_ids_1N.tolist() == [[0, 1, 2, 3, 4, 2, 3, 4, 5]]
     assert packed.states_P.tolist() == [2, 3, 7]
     assert packed.packing.padded_BT.tolist() == [[2, 3, 4, 4], [5, 6, 7, 8]]
+
+
+def test_a_frozen_head_gets_no_gradient_and_the_states_get_the_same() -> None:
+    torch.manual_seed(0)
+    hidden, targets, weights = torch.randn(6, 5), torch.randint(0, 11, (6,)), torch.full((6,), 1 / 6)
+    grads = []
+    for trained in (True, False):
+        states, head = hidden.clone().requires_grad_(), torch.ones(11, 5, requires_grad=trained)
+        target_loss(states, head, targets, weights)[0].backward()
+        assert (head.grad is not None) == trained
+        grads.append(states.grad)
+    assert torch.equal(grads[0], grads[1])

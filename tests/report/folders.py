@@ -12,6 +12,7 @@ from iar.methods.merge_grid import grid
 from iar.methods.paired import paired
 from iar.methods.selection import select
 from iar.records import (
+    Baseline,
     Candidate,
     FunnelStep,
     ItemScore,
@@ -22,6 +23,7 @@ from iar.records import (
     Selection,
     SuiteScore,
     Vote,
+    read_records,
     to_json,
     write_json,
     write_records,
@@ -36,6 +38,7 @@ QUESTIONS = 60
 NASTY = '<script>alert("x")</script>'
 # domain, general: what a model gets right on average
 REFERENCES = {"theta_0": (0.04, 0.52), "vanilla": (0.22, 0.30), "theta_IA": (0.40, 0.36)}
+BASELINES = {"replay": (0.20, 0.45), "fapm": (0.12, 0.50)}
 STRENGTH = {"slerp": 0.9, "task_arithmetic": 0.85, "ties": 0.8, "dare": 1.15}
 
 
@@ -78,6 +81,29 @@ def make_run(root: Path, feasible: bool = True, nasty: str = NASTY, votes: bool 
         manifest = Manifest(role, role, "k", {}, f"code-{role}", float(place), 61.4 * place, (), Outcome({}, ""))
         write_json(folder / "manifest.json", to_json(manifest))
     return Made(inputs, selection)
+
+
+def add_baselines(made: Made, nasty: str = NASTY) -> None:
+    """Write two baselines into a run, evaluated on both splits: one was trained, one pruned without training."""
+    folders = made.inputs
+    root = folders["data"].parent
+    pairs = list(read_records(folders["locked_test"] / "questions.jsonl", QAPair))
+    folders["baseline_scores"] = root / "baseline_scores"
+    folders["baseline_scores"].mkdir()
+    scores = {"validation": [], "test": list(read_records(folders["locked_test"] / "scores.jsonl", ModelScores))}
+    for number, (name, grades) in enumerate(BASELINES.items(), 1):
+        folder = folders[f"baselines_{number}"] = root / f"baselines_{number}"
+        folder.mkdir()
+        if name == "replay":
+            write_training(folder, "replay", nasty, steps=30)
+        facts = {"replay_share": 0.1034} if name == "replay" else {"changed_share": 0.1}
+        write_json(folder / "baseline.json", to_json(Baseline(name, 99_000, 45_000 * number, facts)))
+        places = {"validation": folders["baseline_scores"], "test": folders["locked_test"]}
+        for split, place in places.items():
+            if split == "validation" or made.selection.pick:
+                scores[split].append(write_model(place, name, split, grades, pairs, nasty, votes=True))
+    write_records(folders["baseline_scores"] / "scores.jsonl", scores["validation"])
+    write_records(folders["locked_test"] / "scores.jsonl", scores["test"])
 
 
 def write_data(folder: Path, nasty: str) -> list[QAPair]:

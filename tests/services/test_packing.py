@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 
 from iar.errors import UserError
 from iar.methods.batching import TokenRow
-from iar.services.packing import pack_rows, packed_attention, register_attention
+from iar.services.packing import pack_rows, packed_attention, pad_rows, register_attention, varlen_attention
 
 SHAPE = {
     "vocab_size": 50,
@@ -23,7 +23,8 @@ SHAPE = {
 CONFIGS = {
     "llama": LlamaConfig(**SHAPE),
     "qwen3": Qwen3Config(**SHAPE),
-    "window of 4": MistralConfig(**SHAPE, sliding_window=4),
+    # Deeper, so that what the shared tokens do not see reaches the states behind them.
+    "window of 4": MistralConfig(**SHAPE | {"num_hidden_layers": 4}, sliding_window=4),
 }
 
 
@@ -57,6 +58,70 @@ def test_a_packed_row_has_the_states_it_has_alone(config: PreTrainedConfig, shar
             for row in rows
         ]
     assert torch.allclose(states, torch.cat(wanted), atol=1e-5)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_a_padded_row_has_the_states_it_has_alone(config: PreTrainedConfig) -> None:
+    torch.manual_seed(0)
+    alone = AutoModelForCausalLM.from_config(deepcopy(config), attn_implementation="eager")
+    padding = AutoModelForCausalLM.from_config(deepcopy(config), attn_implementation="sdpa")
+    padding.load_state_dict(alone.state_dict())
+    rows = token_rows(1)
+    padded = pad_rows(rows, len(rows), torch.device("cpu"))
+    assert padded.ids_BT.shape == (4, 31) and padded.positions == 124
+
+    with torch.no_grad():
+        states = padding.get_decoder()(**padded.inputs, use_cache=False).last_hidden_state.flatten(0, 1)
+        wanted = [
+            alone.get_decoder()(torch.tensor([row.token_ids])).last_hidden_state[0, row.prompt_length - 1 : -1]
+            for row in rows
+        ]
+    assert torch.allclose(states[padded.states_P], torch.cat(wanted), atol=1e-5)
+
+
+def plain_varlen(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_ends: torch.Tensor,
+    key_ends: torch.Tensor,
+    longest_query: int,
+    longest_key: int,
+    softmax_scale: float,
+    causal: bool,
+    window_size: tuple[int, int],
+) -> torch.Tensor:
+    """What flash_attn_varlen_func promises, row by row: causal order is aligned at the ends of queries and keys."""
+    assert causal and query_ends.dtype == key_ends.dtype == torch.int32
+    mixed = []
+    spans = zip(query_ends, query_ends[1:], key_ends, key_ends[1:], strict=False)
+    for first_query, last_query, first_key, last_key in spans:
+        queries, keys = int(last_query - first_query), int(last_key - first_key)
+        assert queries <= longest_query and keys <= longest_key
+        seen = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+        if window_size[0] >= 0:
+            seen = seen.triu(keys - queries - window_size[0])
+        part = [
+            states.transpose(0, 1)
+            for states in (query[first_query:last_query], key[first_key:last_key], value[first_key:last_key])
+        ]
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            *part, attn_mask=seen, scale=softmax_scale, enable_gqa=True
+        )
+        mixed.append(attended.transpose(0, 1))
+    return torch.cat(mixed)
+
+
+@pytest.mark.parametrize("shared", [0, 1, 11])
+@pytest.mark.parametrize("window", [None, 4])
+def test_a_kernel_for_unlike_lengths_is_given_the_same_attention(shared: int, window: int | None) -> None:
+    torch.manual_seed(0)
+    packed = pack_rows(token_rows(shared), 4, torch.device("cpu"))
+    query = torch.randn(1, 4, packed.positions, 8)
+    key, value = torch.randn(2, 1, 2, packed.positions, 8)
+    wanted, _ = packed_attention(None, query, key, value, None, 0.3, packed.packing, sliding_window=window)
+    mixed = varlen_attention(plain_varlen, query, key, value, 0.3, packed.packing, window)
+    assert torch.allclose(mixed, wanted, atol=1e-5)
 
 
 def test_attention_that_torch_does_not_have_is_refused() -> None:

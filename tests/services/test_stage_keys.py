@@ -9,7 +9,7 @@ import pytest
 from iar.config import RunFile
 from iar.errors import PermanentError
 from iar.services import stage_keys
-from iar.services.stage_keys import PACKAGE, STAGES, code_digest, imported_modules, key_parts
+from iar.services.stage_keys import PACKAGE, RECIPES, STAGES, code_digest, imported_modules, key_parts
 
 INPUTS = {
     "inject": {"data": "1", "base": "2"},
@@ -39,6 +39,50 @@ def test_a_setting_reaches_only_the_stages_that_read_it(tmp_path: Path) -> None:
     assert changed(tmp_path, model={"system_turn": "Be brief."}) == {"inject", "align", "judge_eval"}
     assert changed(tmp_path, register={"alias": "other"}) == set()
     assert changed(tmp_path, run={"name": "t", "state": "elsewhere"}) == set()
+
+
+BASELINE_INPUTS = {recipe: {role: role for role in spec.needs} for recipe, spec in RECIPES.items()}
+
+
+def changed_recipes(tmp_path: Path, **sections: Any) -> set[str]:
+    before, after = run_file(tmp_path), run_file(tmp_path, **sections)
+    return {
+        recipe
+        for recipe, inputs in BASELINE_INPUTS.items()
+        if key_parts("baseline", before, inputs, recipe=recipe) != key_parts("baseline", after, inputs, recipe=recipe)
+    }
+
+
+def test_a_baselines_setting_reaches_only_its_own_recipe(tmp_path: Path) -> None:
+    assert changed_recipes(tmp_path, baselines={"recipes": ["lora", "fapm"]}) == set()
+    assert changed_recipes(tmp_path, baselines={"lora_rank": 4}) == {"lora"}
+    assert changed_recipes(tmp_path, baselines={"replay_share": 0.2}) == {"replay"}
+    assert changed_recipes(tmp_path, baselines={"sdft_max_tokens": 9}) == {"sdft"}
+    assert changed_recipes(tmp_path, baselines={"fapm_keep": 0.2}) == {"fapm"}
+    assert changed_recipes(tmp_path, baselines={"cpt_epochs": 9}) == {"cpt-sft"}
+    assert changed_recipes(tmp_path, inject={"epochs": 9}) == {"cpt-sft"}
+    assert changed_recipes(tmp_path, align={"epochs": 9}) == set(RECIPES) - {"fapm"}
+
+
+def test_recipes_with_the_same_inputs_have_different_keys(tmp_path: Path) -> None:
+    settings, inputs = run_file(tmp_path), {"data": "1", "base": "2"}
+    assert key_parts("baseline", settings, inputs, recipe="lora") != key_parts(
+        "baseline", settings, inputs, recipe="sdft"
+    )
+
+
+def test_the_bytes_of_the_replay_data_are_part_of_its_key(tmp_path: Path) -> None:
+    data = tmp_path / "replay.jsonl"
+    data.write_text("one")
+    settings = run_file(tmp_path, baselines={"replay_data": str(data)})
+    first = key_parts("baseline", settings, BASELINE_INPUTS["replay"], recipe="replay")
+    data.write_text("two")
+    assert key_parts("baseline", settings, BASELINE_INPUTS["replay"], recipe="replay") != first
+
+
+def test_a_recipe_wired_wrongly_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PermanentError, match=r"stage baseline: inputs missing: \['vanilla'\], unknown: \['tuned'\]"):
+        key_parts("baseline", run_file(tmp_path), {"base": "1", "tuned": "2"}, recipe="fapm")
 
 
 def test_the_bytes_of_documents_are_part_of_the_key(tmp_path: Path) -> None:
@@ -121,5 +165,6 @@ def test_every_section_a_stage_reads_is_declared(stage: str) -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "run_file"
     }
     spec = STAGES[stage]
-    declared = {place.split(".")[0] for place in spec.settings}
+    places = [*spec.settings, *(place for one in spec.recipes.values() for place in one.settings)]
+    declared = {place.split(".")[0] for place in places}
     assert spec.each_run or read & set(RunFile.model_fields) <= declared

@@ -2,26 +2,30 @@
 
 import json
 import math
+import random
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.nn import functional
-from transformers import AutoModelForCausalLM
 
-from iar.config import TrainingSection
-from iar.errors import PermanentError
+from iar.config import InjectSection, PlatformSection, TrainingSection
+from iar.errors import PermanentError, UserError
 from iar.methods.batching import TokenRow
-from iar.services.trainer import Trainer, learning_rate, train
+from iar.services import training_fit
+from iar.services.trainer import Trainer, TrainingJob, engine_name, learning_rate, train
+from tests.training_rows import ROWS
 
-ROWS = [
-    TokenRow(f"row-{number}", "qa", (1, 2, 3, *((7 * number + 3 * p) % 300 + 5 for p in range(length))), prompt + 3)
-    for number, (length, prompt) in enumerate([(9, 4), (12, 9), (30, 3), (7, 5), (21, 20), (16, 2), (11, 6)])
-]
 SETTINGS = TrainingSection(epochs=2, learning_rate=1e-3, batch_size=3, micro_batch_tokens=40, checkpoint_seconds=1e-9)
+ROOT = Path(__file__).parents[2]
+LONG = SETTINGS.model_copy(update={"epochs": 8})  # 24 steps
+TWO = PlatformSection(processes=2)
 
 
 def ignore(step: int, steps: int, note: str) -> None:
@@ -36,28 +40,6 @@ def stop_after(count: int) -> Callable[[int, int, str], None]:
             raise KeyboardInterrupt
 
     return on_step
-
-
-@pytest.mark.parametrize("micro_batch_tokens", [1, 40, 4096])
-def test_gradient_of_a_step_equals_plain_autograd(tiny_model_folder: Path, micro_batch_tokens: int) -> None:
-    settings = TrainingSection(
-        compute_dtype="float32", micro_batch_tokens=micro_batch_tokens, max_gradient_norm=1e9, learning_rate=1e-3
-    )
-    trainer = Trainer(tiny_model_folder, settings)
-    captured: dict[str, torch.Tensor] = {}
-    trainer._update = lambda rate: captured.update({name: m.grad.clone() for name, m in trainer.masters.items()})
-    facts = trainer.step(ROWS, rate=1e-3)
-
-    model = AutoModelForCausalLM.from_pretrained(tiny_model_folder, dtype=torch.float32)
-    losses = []
-    for row in ROWS:
-        logits = model(torch.tensor([row.token_ids])).logits[0, row.prompt_length - 1 : -1]
-        losses.append(functional.cross_entropy(logits, torch.tensor(row.token_ids[row.prompt_length :])))
-    torch.stack(losses).mean().backward()
-
-    assert facts["loss"] == pytest.approx(float(torch.stack(losses).mean()), abs=1e-5)
-    for name, weight in model.named_parameters():
-        assert torch.allclose(captured[name], weight.grad, atol=1e-6), name
 
 
 @pytest.mark.parametrize("interrupted_after", [1, 2, 4, 5])
@@ -81,7 +63,8 @@ def test_a_half_written_restart_point_is_not_seen(tiny_model_folder: Path, tmp_p
     with pytest.raises(KeyboardInterrupt):
         train(tiny_model_folder, ROWS, SETTINGS, 5, out, stop_after(4))
     point = next((out / "restart").iterdir())
-    shutil.copy(point, out / "restart" / "step-00000005.part")
+    shutil.copytree(point, out / "restart" / "step-00000005.part")
+    shutil.copytree(point, out / "restart" / "step-00000006", ignore=shutil.ignore_patterns("complete.json"))
     with (out / "steps.jsonl").open("a") as log:
         log.write('{"step": 5, "torn')
     assert train(tiny_model_folder, ROWS, SETTINGS, 5, out, ignore).digest == whole.digest
@@ -109,7 +92,7 @@ def test_a_non_finite_loss_stops_before_the_weights_change(tiny_model_folder: Pa
     with torch.no_grad():
         dict(trainer.model.named_parameters())[name].fill_(math.inf)
     before = {key: master.clone() for key, master in trainer.masters.items()}
-    with pytest.raises(PermanentError, match=r"loss nan .* on rows row-0, row-1, .*lower learning_rate"):
+    with pytest.raises(PermanentError, match=r"loss nan .* on rows row-3, row-0, .*lower learning_rate"):
         trainer.step(ROWS, 1e-3)
     assert all(torch.equal(before[key], master) for key, master in trainer.masters.items())
 
@@ -120,3 +103,186 @@ def test_schedule_warms_up_then_falls_as_a_cosine_to_zero() -> None:
     assert rates[4:] == sorted(rates[4:], reverse=True)
     assert rates[52] == pytest.approx(0.5, abs=0.02)
     assert rates[-1] < 0.001
+
+
+PROCESS = """
+import json, os, signal, sys
+from pathlib import Path
+from iar.config import PlatformSection, TrainingSection
+from iar.errors import IarError
+from iar.services.trainer import train
+from tests.training_rows import ROWS
+
+job = json.loads(sys.argv[1])
+
+def on_step(step, steps, note):
+    if step == job["step"]:
+        os.kill(os.getpid(), job["signal"])
+
+settings = TrainingSection.model_validate(job["settings"])
+platform = PlatformSection(processes=job["processes"])
+try:
+    train(Path(job["model"]), ROWS, settings, 5, Path(job["out"]), on_step, platform)
+except IarError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+
+
+def train_and_signal(
+    model: Path, out: Path, settings: TrainingSection, step: int, number: int, processes: int = 1
+) -> subprocess.CompletedProcess[str]:
+    """Train in a process of its own, which sends itself a signal once `step` steps are done."""
+    job = {"model": str(model), "out": str(out), "settings": settings.model_dump(), "step": step}
+    job |= {"signal": number, "processes": processes}
+    command = [sys.executable, "-c", PROCESS, json.dumps(job)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+STOPS = [(signal.SIGKILL, step) for step in random.Random(3).sample(range(1, 24), 5)]
+STOPS += [(signal.SIGTERM, step) for step in random.Random(4).sample(range(1, 24), 5)]
+
+
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [
+        pytest.param(number, step, marks=() if place in (0, 5) else pytest.mark.slow, id=f"{number.name} at {step}")
+        for place, (number, step) in enumerate(STOPS)
+    ],
+)
+def test_a_killed_process_is_taken_up_to_the_same_bits(
+    tiny_model_folder: Path, tmp_path: Path, number: signal.Signals, step: int
+) -> None:
+    # With points far apart the resumed training repeats steps; SIGTERM writes a point of its own.
+    settings = LONG.model_copy(update={"checkpoint_seconds": 0.05})
+    whole = train(tiny_model_folder, ROWS, settings, 5, tmp_path / "whole", ignore)
+    ended = train_and_signal(tiny_model_folder, tmp_path / "cut", settings, step, number)
+    if number == signal.SIGTERM:
+        assert ended.returncode == 4
+        assert f"told to end after step {step} of 24, state saved in" in ended.stdout
+        assert f"step-{step:08d}" in {path.name for path in (tmp_path / "cut" / "restart").iterdir()}
+    else:
+        assert ended.returncode == -signal.SIGKILL
+    assert not (tmp_path / "cut" / "checkpoint").exists()
+    resumed = train(tiny_model_folder, ROWS, settings, 5, tmp_path / "cut", ignore)
+    assert (resumed.digest, resumed.steps) == (whole.digest, 24)
+
+
+def test_sigterm_in_the_last_step_lets_the_training_finish(tiny_model_folder: Path, tmp_path: Path) -> None:
+    ended = train_and_signal(tiny_model_folder, tmp_path, SETTINGS, 6, signal.SIGTERM)
+    assert ended.returncode == 0
+    assert (tmp_path / "checkpoint" / "checkpoint.json").is_file()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+def test_two_ranks_that_are_ended_are_taken_up_to_the_same_bits(
+    tiny_model_folder: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    settings = SETTINGS.model_copy(update={"epochs": 100, "checkpoint_seconds": 0.2})
+    whole = train(tiny_model_folder, ROWS, settings, 5, tmp_path / "whole", ignore, TWO)
+    ended = train_and_signal(tiny_model_folder, tmp_path / "cut", settings, 20, number, processes=2)
+    assert ended.returncode == (4 if number == signal.SIGTERM else -number), ended.stderr
+    resumed = train(tiny_model_folder, ROWS, settings, 5, tmp_path / "cut", ignore, TWO)
+    assert (resumed.digest, resumed.steps, resumed.ranks) == (whole.digest, 300, 2)
+    assert not (tmp_path / "cut" / "job").exists() and not (tmp_path / "cut" / "restart").exists()
+
+
+def test_one_rank_goes_on_where_two_stopped(tiny_model_folder: Path, tmp_path: Path) -> None:
+    whole = train(tiny_model_folder, ROWS, LONG, 5, tmp_path / "whole", ignore)
+    cut, settings = tmp_path / "cut", LONG.model_copy(update={"restart_points": 100})
+    cut.mkdir()
+    (cut / "checkpoint").write_text("a file where the folder belongs: the training fails after its last step")
+    with pytest.raises(PermanentError, match="rank 0: unexpected "):
+        train(tiny_model_folder, ROWS, settings, 5, cut, ignore, TWO)
+    (cut / "checkpoint").unlink()
+    for step in range(13, 24):
+        shutil.rmtree(cut / "restart" / f"step-{step:08d}")
+    assert (cut / "restart" / "step-00000012" / "state-1-of-2.safetensors").is_file()
+    resumed = train(tiny_model_folder, ROWS, settings, 5, cut, ignore)
+    assert (resumed.steps, resumed.ranks) == (24, 1)
+    # Ranks add up in another order, so the bits differ where the numbers do not.
+    assert resumed.final_loss == pytest.approx(whole.final_loss, abs=1e-4)
+    weights = [load_file(tmp_path / name / "checkpoint" / "model.safetensors") for name in ("whole", "cut")]
+    for name, weight in weights[0].items():
+        assert torch.allclose(weight, weights[1][name], atol=1e-4), name
+
+
+def test_rows_that_give_no_number_stop_all_ranks_and_are_named(tiny_model_folder: Path, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    broken = shutil.copytree(tiny_model_folder, tmp_path / "broken")
+    weights = load_file(broken / "model.safetensors")
+    weights["model.norm.weight"].fill_(math.inf)
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(PermanentError, match=r"loss nan .* on rows row-\d, .*lower learning_rate"):
+        train(broken, ROWS, SETTINGS, 5, tmp_path / "out", ignore, TWO)
+
+
+def test_a_loss_spike_is_named_in_the_log_and_ends_the_training_only_where_asked(
+    tiny_model_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # The first row alone is learned by heart, then rows never seen come last: every epoch is one order of all rows.
+    rows = [replace(ROWS[0], id=f"same-{number}") for number in range(40)]
+    settings = SETTINGS.model_copy(update={"batch_size": 1, "epochs": 1, "learning_rate": 3e-3})
+    train(tiny_model_folder, rows, settings, 5, tmp_path / "calm", ignore)
+    assert "deviations above" not in capfd.readouterr().err
+
+    order = [json.loads(line)["loss"] for line in (tmp_path / "calm" / "steps.jsonl").read_text().splitlines()]
+    assert order[-1] < order[0]
+    odd = TokenRow("odd", "qa", tuple(range(380, 340, -1)), 3)
+    spiked = settings.model_copy(update={"epochs": 2})
+    train(tiny_model_folder, [*rows, odd], spiked, 5, tmp_path / "spiked", ignore)
+    steps = [json.loads(line) for line in (tmp_path / "spiked" / "steps.jsonl").read_text().splitlines()]
+    assert any("loss_spike_z" in step for step in steps)
+    assert "deviations above the steps before, on rows odd" in capfd.readouterr().err
+    with pytest.raises(PermanentError, match="on rows odd; look at these rows"):
+        stopping = spiked.model_copy(update={"stop_on_loss_spike": True})
+        train(tiny_model_folder, [*rows, odd], stopping, 5, tmp_path / "stopped", ignore)
+
+
+def test_each_step_tells_speed_efficiency_memory_and_time_left(tiny_model_folder: Path, tmp_path: Path) -> None:
+    result = train(tiny_model_folder, ROWS, SETTINGS, 5, tmp_path, ignore)
+    steps = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    for step in steps:
+        assert step["tokens_per_second"] == pytest.approx(step["tokens"] / step["seconds"])
+        assert step["target_tokens_per_second"] < step["tokens_per_second"]
+        assert step["efficiency"] == pytest.approx(step["tokens"] / step["positions"])
+        assert step["memory_bytes"] > 0 and step["eta_seconds"] >= 0
+        assert step["loss"] > 0 and step["token_loss"] > 0 and step["gradient_norm"] > 0
+    assert steps[-1]["eta_seconds"] == 0
+    assert result.tokens == 2 * sum(len(row.token_ids) for row in ROWS) == sum(step["tokens"] for step in steps)
+    assert result.positions == sum(step["positions"] for step in steps)
+
+
+def test_padding_is_seen_in_the_efficiency(tiny_model_folder: Path, tmp_path: Path) -> None:
+    padded = SETTINGS.model_copy(update={"packing": False, "micro_batch_tokens": 4096})
+    result = train(tiny_model_folder, ROWS, padded, 5, tmp_path, ignore)
+    assert result.tokens < result.positions
+
+
+def test_a_training_that_does_not_fit_is_refused_with_what_would(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = InjectSection(micro_batch_tokens=100_000)
+    monkeypatch.setattr(training_fit, "this_machine", lambda ranks: training_fit.Machine(0, 0.1, 0.1))
+    with pytest.raises(UserError, match=r"inject: training .* takes about .* GB.*; set inject\."):
+        train(tiny_model_folder, ROWS, settings, 5, tmp_path, ignore)
+
+
+def test_a_job_is_read_as_it_was_written(tmp_path: Path) -> None:
+    job = TrainingJob(tmp_path / "model", SETTINGS, 5, tmp_path / "out", "zero2")
+    job.write(tmp_path / "job", ROWS)
+    assert TrainingJob.read(tmp_path / "job") == (job, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("platform", "name"),
+    [({}, "single"), ({"processes": 2}, "ddp"), ({"training_engine": "zero3", "processes": 8}, "zero3")],
+)
+def test_the_engine_follows_from_the_platform(platform: dict[str, object], name: str) -> None:
+    assert engine_name(PlatformSection.model_validate(platform)) == name
+
+
+def test_one_engine_with_two_processes_is_refused() -> None:
+    with pytest.raises(ValueError, match="single has one process, not 2; set processes to 1 or training_engine to ddp"):
+        PlatformSection(training_engine="single", processes=2)

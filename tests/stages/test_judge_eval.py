@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from iar.methods.digest import digest_file
-from iar.records import Candidate, ModelScores, Reply, read_records, write_records
+from iar.records import Baseline, Candidate, ModelScores, Reply, read_records, to_json, write_json, write_records
 from iar.services import scoring
 from iar.services.checkpoints import weights_digest
 from iar.services.engine import Engine
@@ -54,6 +54,24 @@ def test_references_are_evaluated_on_validation_and_reported(inputs: dict[str, P
     assert set(outcome.metrics) >= {"theta_0/domain", "vanilla/general", "theta_IA/mmlu"}
     assert "| vanilla |" in outcome.markdown
     assert outcome.lineage[0].inputs == (("evaluated", scores[0].checkpoint_digest),)
+
+
+def write_baseline_folder(folder: Path, recipe: str, seed: int) -> Path:
+    """Write a baseline as its stage leaves it."""
+    make_tiny_model(folder / "checkpoint", seed)
+    write_json(folder / "baseline.json", to_json(Baseline(recipe, 10, 5, {})))
+    return folder
+
+
+def test_baselines_are_evaluated_by_the_names_of_their_recipes(inputs: dict[str, Path], tmp_path: Path) -> None:
+    roles = {name: inputs[name] for name in ("data", "base")}
+    for number, recipe in enumerate(("replay", "lora"), 1):
+        roles[f"baselines_{number}"] = write_baseline_folder(tmp_path / recipe, recipe, 5 + number)
+    out = tmp_path / "out"
+    judge_eval.run(examination_run_file(tmp_path), roles, out, Context.for_tests(tmp_path))
+    scores = list(read_records(out / "scores.jsonl", ModelScores))
+    assert [(one.model, one.split) for one in scores] == [("replay", "validation"), ("lora", "validation")]
+    assert scores[1].checkpoint_digest == weights_digest(tmp_path / "lora" / "checkpoint")
 
 
 def test_a_copy_takes_the_scores_of_its_original(inputs: dict[str, Path], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from iar.config import RunFile
 from iar.errors import UserError
 from iar.methods.digest import digest_file, digest_json
 from iar.records import (
+    Baseline,
     Candidate,
     Lineage,
     ModelScores,
@@ -101,6 +102,28 @@ def test_general_suites_come_from_validation(run_file: RunFile, inputs: dict[str
         assert {suite.suite: suite.details["reused_share"] for suite in after.suites} == {
             "domain": 0, "ifeval": 1, "mmlu": 1, "msbench": 1
         }  # fmt: skip
+
+
+def test_baselines_are_tested_after_the_references_and_compared_with_the_pick(
+    run_file: RunFile, inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    context, out = select(inputs, tmp_path), tmp_path / "out"
+    make_tiny_model(tmp_path / "replay" / "checkpoint", 6)
+    write_json(tmp_path / "replay" / "baseline.json", to_json(Baseline("replay", 10, 5, {})))
+    inputs["baselines_1"] = tmp_path / "replay"
+    shown = {name: inputs[name] for name in ("data", "base", "baselines_1")}
+    judge_eval.run(run_file, shown, tmp_path / "validated", context)
+    inputs["baseline_scores"] = tmp_path / "validated"
+    locked_test.run(run_file, inputs, out, context)
+
+    scores = {one.model: one for one in read_scores(out)}
+    assert list(scores) == [PICK, "theta_0", "vanilla", "theta_IA", "replay"]
+    # the general suites were answered on validation already
+    assert scores["replay"].general == read_scores(tmp_path / "validated")[0].general
+    assert scores["replay"].suite("mmlu").details["reused_share"] == 1
+    paired = json.loads((out / "paired.json").read_text())
+    assert [one["against"] for one in paired["differences"][-2:]] == ["replay", "replay"]
+    assert len(context.registry().events()) == 1
 
 
 def read_scores(folder: Path) -> list[ModelScores]:

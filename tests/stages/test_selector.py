@@ -1,6 +1,7 @@
 """The selector stage: any number of shards, validation only, a record of every reason."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,27 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no input named scores_1"):
         inputs = write_inputs(tmp_path / "d", candidate_scores())
         select(tmp_path / "d", {role: path for role, path in inputs.items() if role != "scores_1"})
+
+
+def test_baselines_are_points_of_the_plane_and_change_no_decision(tmp_path: Path) -> None:
+    inputs = write_inputs(tmp_path, candidate_scores())
+    _, alone, _ = select(tmp_path, inputs)
+    inputs["baseline_scores"] = tmp_path / "baseline_scores"
+    inputs["baseline_scores"].mkdir()
+    # better than every candidate on both axes
+    write_records(inputs["baseline_scores"] / "scores.jsonl", [model_scores("replay", 99.0, (99.0, 99.0, 99.0))])
+    _, beside, frontier = select(tmp_path, inputs)
+    assert beside == alone
+    (point,) = [point for point in frontier if point["kind"] == "baseline"]
+    assert (point["id"], point["on_front"], point["picked"]) == ("replay", False, False)
+    assert len(frontier) == 2 + 1 + len(IDS)
+
+
+def test_baselines_scored_on_another_split_are_refused(tmp_path: Path) -> None:
+    inputs = write_inputs(tmp_path, candidate_scores())
+    inputs["baseline_scores"] = tmp_path / "baseline_scores"
+    inputs["baseline_scores"].mkdir()
+    wrong = replace(model_scores("replay", 40.0, (30.0, 30.0, 30.0)), split="test")
+    write_records(inputs["baseline_scores"] / "scores.jsonl", [wrong])
+    with pytest.raises(UserError, match="scores of replay are on split 'test': only validation may pick"):
+        select(tmp_path, inputs)

@@ -16,6 +16,13 @@ class TokenRow:
     token_ids: tuple[int, ...]
     prompt_length: int
 
+    def __post_init__(self) -> None:
+        if not 0 < self.prompt_length < len(self.token_ids):
+            raise ValueError(
+                f"row {self.id}: prompt of {self.prompt_length} in {len(self.token_ids)} tokens leaves no target to "
+                "train; a row needs a prompt and at least one target token"
+            )
+
     @property
     def target_length(self) -> int:
         """Number of trained tokens, the end-of-turn token included."""
@@ -57,15 +64,31 @@ def step_batches(
             yield epoch, [rows[index] for index in order[start : start + batch_size]]
 
 
-def micro_batches(rows: Sequence[TokenRow], max_tokens: int) -> Iterator[list[TokenRow]]:
-    """Split a step's rows, like lengths together, into forward passes of at most `max_tokens` (one row at least)."""
+def rank_parts(rows: Sequence[TokenRow], ranks: int) -> list[list[TokenRow]]:
+    """Divide a step's rows among ranks, about equal in tokens; a rank may get none where rows are few."""
+    parts: list[list[TokenRow]] = [[] for _ in range(ranks)]
+    tokens = [0] * ranks
+    for row in sorted(rows, key=lambda row: len(row.token_ids), reverse=True):
+        lightest = tokens.index(min(tokens))
+        parts[lightest].append(row)
+        tokens[lightest] += len(row.token_ids)
+    return parts
+
+
+def micro_batches(rows: Sequence[TokenRow], max_tokens: int, padded: bool = False) -> Iterator[list[TokenRow]]:
+    """Split a step's rows, like lengths together, into forward passes of at most `max_tokens` (one row at least).
+
+    `padded` counts each row as long as the longest of its pass.
+    """
     batch: list[TokenRow] = []
     tokens = 0
     for row in sorted(rows, key=lambda row: len(row.token_ids)):
-        if batch and tokens + len(row.token_ids) > max_tokens:
+        length = len(row.token_ids)
+        after = (len(batch) + 1) * length if padded else tokens + length
+        if batch and after > max_tokens:
             yield batch
-            batch, tokens = [], 0
+            batch, after = [], length
         batch.append(row)
-        tokens += len(row.token_ids)
+        tokens = after
     if batch:
         yield batch

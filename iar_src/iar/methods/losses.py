@@ -22,7 +22,9 @@ class _TargetLoss(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         nll_P = torch.empty(len(targets_P), dtype=torch.float32, device=hidden_PD.device)
         hidden_grad_PD = torch.empty_like(hidden_PD)
-        weight_grad_VD = torch.zeros(weight_VD.shape, dtype=torch.float32, device=weight_VD.device)
+        trained = ctx.needs_input_grad[1]
+        shape = weight_VD.shape if trained else (0,)
+        weight_grad_VD = torch.zeros(shape, dtype=torch.float32, device=weight_VD.device)
         for start in range(0, len(targets_P), CHUNK_POSITIONS):
             chunk = slice(start, start + CHUNK_POSITIONS)
             logits_CV = functional.linear(hidden_PD[chunk], weight_VD).float()
@@ -33,7 +35,8 @@ class _TargetLoss(torch.autograd.Function):
             grad_CV.scatter_add_(1, target_C1, grad_CV.new_full(target_C1.shape, -1.0))
             grad_CV = grad_CV.mul_(weights_P[chunk, None]).to(hidden_PD.dtype)
             hidden_grad_PD[chunk] = grad_CV @ weight_VD
-            weight_grad_VD += grad_CV.t() @ hidden_PD[chunk]
+            if trained:
+                weight_grad_VD += grad_CV.t() @ hidden_PD[chunk]
         ctx.save_for_backward(hidden_grad_PD, weight_grad_VD.to(weight_VD.dtype))
         ctx.mark_non_differentiable(nll_P)
         return (nll_P * weights_P).sum(), nll_P
@@ -44,7 +47,7 @@ class _TargetLoss(torch.autograd.Function):
         scale = grads[0]
         return (
             hidden_grad_PD * scale.to(hidden_grad_PD.dtype),
-            weight_grad_VD * scale.to(weight_grad_VD.dtype),
+            weight_grad_VD * scale.to(weight_grad_VD.dtype) if ctx.needs_input_grad[1] else None,
             None,
             None,
         )

@@ -1,8 +1,9 @@
 """Merge operators on one tensor pair, theta_0 (before training) and theta_1 (after), in fp32.
 
 SLERP (Shoemake 1985), Task Arithmetic (Ilharco et al. 2212.04089), TIES (Yadav et al. 2306.01708) and DARE
-(Yu et al. 2311.03099), with lambda = 1. Each operator is elementwise once a few statistics of the whole pair are
-known, so a large tensor is merged block by block and gives the same bits as the tensor at once.
+(Yu et al. 2311.03099), with lambda = 1; outside the grid FAPM (fapm.py), a baseline. Each operator is elementwise
+once a few statistics of the whole pair are known, so a large tensor is merged block by block and gives the same
+bits as the tensor at once.
 
 Tensors may have any shape; the two of a pair have the same one and may be of any float dtype. Products and sums
 are separate operations, never fused: bits do not depend on the machine's vector unit or number of threads.
@@ -11,12 +12,14 @@ are separate operations, never fused: bits do not depend on the machine's vector
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from torch.nn.functional import hardshrink
 
+from iar.methods.fapm import Kept, kept_changes, pruned
 from iar.methods.merge_grid import Recipe
 
 BLOCK_ELEMENTS = 1 << 16  # 256 KiB in fp32: the dozen temporaries of a block stay in the processor's cache
@@ -49,10 +52,12 @@ class Block:
 
 @dataclass(frozen=True)
 class PairStatistics:
-    """What the operators need to know of a whole tensor pair: SLERP its cosine, TIES a cut for each density."""
+    """What the operators need to know of a whole tensor pair: SLERP its cosine, TIES a cut for each density,
+    FAPM what each share keeps."""
 
     cosine: float
     cuts: dict[float, Cut]
+    kept: dict[float, Kept] = field(default_factory=dict)
 
 
 def slerp(theta_0: torch.Tensor, theta_1: torch.Tensor, t: float) -> torch.Tensor:
@@ -189,7 +194,12 @@ def pair_statistics(theta_0: torch.Tensor, theta_1: torch.Tensor, recipes: Seque
     """Return the statistics of a tensor pair that the operators of `recipes` need; the others are left empty."""
     densities = [recipe.value for recipe in recipes if recipe.operator == "ties"]
     angle_needed = any(recipe.operator == "slerp" for recipe in recipes)
-    return PairStatistics(cosine(theta_0, theta_1) if angle_needed else 1.0, trim_cuts(theta_0, theta_1, densities))
+    pairs, size = partial(paired_blocks, theta_0, theta_1), theta_0.numel()
+    return PairStatistics(
+        cosine(theta_0, theta_1) if angle_needed else 1.0,
+        trim_cuts(theta_0, theta_1, densities),
+        {one.value: kept_changes(pairs, size, one.value) for one in recipes if one.operator == "fapm"},
+    )
 
 
 # An operator on one block: (block, statistics of the whole pair, value of the hyper-parameter) -> merged block.
@@ -198,6 +208,9 @@ OPERATORS: dict[str, Callable[[Block, PairStatistics, float], torch.Tensor]] = {
     "task_arithmetic": lambda block, pair, weight: block.delta * weight + block.theta_0,
     "ties": lambda block, pair, density: trim(block.delta, pair.cuts[density], block.start) + block.theta_0,
     "dare": lambda block, pair, drop: drop_and_rescale(block.delta, drop, block.uniform) + block.theta_0,
+    "fapm": lambda block, pair, share: (
+        pruned(block.theta_0, block.delta, pair.kept[share], block.start) + block.theta_0
+    ),
 }
 
 

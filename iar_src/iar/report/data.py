@@ -21,6 +21,8 @@ from iar.records import (
     to_json,
 )
 from iar.report.evidence import PanelFacts, Sample, panel_facts, samples
+from iar.report.recipes import RecipeRow, recipe_rows, rows_json
+from iar.services.baselines import baseline_folders
 from iar.services.checkpoints import read_json
 from iar.services.workspace import MANIFEST, read_manifest
 
@@ -51,7 +53,10 @@ class StageTime:
 
 @dataclass(frozen=True)
 class ReportData:
-    """A whole run. `test` and `samples` are empty where no candidate was feasible: the test was not read."""
+    """A whole run. `test` and `samples` are empty where no candidate was feasible: the test was not read.
+
+    `recipes` and `baseline_trainings` are empty where no baseline was asked for.
+    """
 
     run_id: str
     run_file: RunFile
@@ -68,16 +73,21 @@ class ReportData:
     trainings: tuple[Training, ...]
     checkpoints: dict[str, str]
     stages: tuple[StageTime, ...]
+    baselines: tuple[str, ...]
+    recipes: tuple[RecipeRow, ...]
+    baseline_trainings: tuple[Training, ...]
 
 
 def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportData:
     """Read the artifacts by role; the test questions only where the selector picked and the test was taken."""
     selection = from_json(Selection, _json(inputs["selector"] / "selection.json"))
     candidates = _candidates(inputs, run_file)
-    validated = [inputs["references"], *_shards(inputs, "scores_")]
+    beside = [inputs["baseline_scores"]] if "baseline_scores" in inputs else []
+    validated = [inputs["references"], *beside, *_shards(inputs, "scores_")]
     validation = _in_order(validated, [candidate.id for candidate in candidates])
     tested = [inputs["locked_test"]] if selection.pick and "locked_test" in inputs else []
     test = tuple(score for folder in tested for score in read_records(folder / "scores.jsonl", ModelScores))
+    baselines = [(baseline.recipe, folder) for baseline, folder in baseline_folders(inputs)]
     return ReportData(
         run_id=run_id,
         run_file=run_file,
@@ -94,12 +104,18 @@ def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportDa
         trainings=tuple(_training(inputs[role], model) for role, model in TRAININGS),
         checkpoints=_checkpoints(validation, inputs["inject"]),
         stages=tuple(_stage_times(inputs.values())),
+        baselines=tuple(recipe for recipe, _ in baselines),
+        recipes=recipe_rows(inputs, test or validation, tested if test else validated, selection.pick, run_file),
+        baseline_trainings=tuple(
+            _training(folder, recipe) for recipe, folder in baselines if (folder / "steps.jsonl").is_file()
+        ),
     )
 
 
 def results_json(report: ReportData) -> dict[str, Any]:
     """Return the result tables as JSON data, for `results.json`, `iar status --json` and scripts."""
-    return {
+    recipes = {"recipes": rows_json(report.recipes)} if report.recipes else {}
+    return recipes | {
         "run_id": report.run_id,
         "pick": report.selection.pick,
         "seed": report.run_file.run.seed,
@@ -163,7 +179,7 @@ def _candidates(inputs: dict[str, Path], run_file: RunFile) -> tuple[Candidate, 
 
 
 def _in_order(folders: Iterable[Path], candidate_ids: Sequence[str]) -> tuple[ModelScores, ...]:
-    """Return all scores: the references as they come, then the candidates in grid order."""
+    """Return all scores: references and baselines as they come, then the candidates in grid order."""
     scores = [score for folder in folders for score in read_records(folder / "scores.jsonl", ModelScores)]
     order = {name: place for place, name in enumerate(candidate_ids)}
     return tuple(sorted(scores, key=lambda score: order.get(score.model, -1)))

@@ -26,6 +26,8 @@ REFERENCES = {
     "vanilla": ("vanilla SFT", "", "P"),
     "theta_IA": ("$\\theta_{IA}$", ", before merging", "*"),
 }
+# Hollow, so that they are told from references and candidates at a glance.
+BASELINES = {"cpt-sft": "v", "budget-match": "<", "replay": ">", "lora": "p", "sdft": "h", "fapm": "d"}
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
@@ -66,7 +68,11 @@ def frontier(report: ReportData, image_format: str) -> bytes:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8, 36 / 7), layout="constrained")
         axes = figure.add_subplot()
-        labels = [*_draw_references(axes, points), *_draw_candidates(axes, points, report)]
+        labels = [
+            *_draw_references(axes, points),
+            *_draw_baselines(axes, points, report.baselines),
+            *_draw_candidates(axes, points, report),
+        ]
         _draw_front(axes, front)
         _draw_floors(axes, points.get("vanilla"), report.selection.tolerance_points)
         _draw_pick(axes, points.get(report.selection.pick))
@@ -121,6 +127,13 @@ def _draw_references(axes: "Axes", points: dict[str, Point]) -> Iterator[Label]:
             yield Label(points[name].x, points[name].y, label, INK)
 
 
+def _draw_baselines(axes: "Axes", points: dict[str, Point], baselines: Sequence[str]) -> Iterator[Label]:
+    for name in baselines:
+        if name in points:
+            _scatter(axes, [points[name]], name, INK, BASELINES[name], 70, hollow=True)
+            yield Label(points[name].x, points[name].y, name, MUTED)
+
+
 def _draw_candidates(axes: "Axes", points: dict[str, Point], report: ReportData) -> Iterator[Label]:
     """Draw one series an operator, equal weights once; yield the labels: the pick's name, else the hyper-parameter."""
     for operator, (name, parameter, colour, marker) in OPERATORS.items():
@@ -137,12 +150,15 @@ def _draw_candidates(axes: "Axes", points: dict[str, Point], report: ReportData)
             yield Label(points[one.id].x, points[one.id].y, one.id if picked else f"{one.value:g}", colour, picked)
 
 
-def _scatter(axes: "Axes", points: Sequence[Point], label: str, colour: str, marker: str, size: float) -> None:
+def _scatter(
+    axes: "Axes", points: Sequence[Point], label: str, colour: str, marker: str, size: float, hollow: bool = False
+) -> None:
     xs, ys = [point.x for point in points], [point.y for point in points]
     x_errors = list(zip(*(point.x_error for point in points), strict=True))
     y_errors = list(zip(*(point.y_error for point in points), strict=True))
     axes.errorbar(xs, ys, xerr=x_errors, yerr=y_errors, fmt="none", ecolor=colour, elinewidth=0.8, alpha=0.28, zorder=2)
-    axes.scatter(xs, ys, s=size, c=colour, marker=marker, edgecolors="white", linewidths=0.8, label=label, zorder=4)
+    face, edge, width = ("white", colour, 1.2) if hollow else (colour, "white", 0.8)
+    axes.scatter(xs, ys, s=size, c=face, marker=marker, edgecolors=edge, linewidths=width, label=label, zorder=4)
 
 
 def _draw_front(axes: "Axes", front: Sequence[Point]) -> None:

@@ -15,6 +15,18 @@ DESCRIPTIONS = {
     "vanilla": "QA training only",
     "theta_IA": "Inject + Align, before merging",
 }
+BASELINES = {
+    "cpt-sft": "raw documents, then QA training",
+    "budget-match": "QA training, as many tokens as Inject + Align",
+    "replay": "QA training with general data mixed in",
+    "lora": "QA training of low-rank factors",
+    "sdft": "QA training on answers in the model's own words",
+    "fapm": "vanilla, its change pruned",
+}
+GAINS = ("domain", "general")
+RECIPE_TITLES = (
+    "Recipe", *(title for _, title in COLUMNS), "Domain − vanilla", "General − vanilla", "Trained tokens", "Ratio",
+)  # fmt: skip
 Score = Mapping[str, Any]
 
 
@@ -42,9 +54,28 @@ def results_markdown(results: dict[str, Any]) -> str:
     if against := results.get("paired", {}).get("vanilla"):
         gains = ", ".join(f"{axis} {difference_text(score)}" for axis, score in against.items())
         lines.append(f"{pick} against vanilla, paired over the same items: {gains}.")
+    if recipes := recipe_lines(results):
+        head = [f"| {' | '.join(RECIPE_TITLES)} |", "| --- |" + " ---: |" * (len(RECIPE_TITLES) - 1)]
+        lines += ["", *head, *(f"| {' | '.join(cells)} |" for cells in recipes), ""]
     if results.get("offline"):
         lines.append(f"Rule-based, no LLM: {', '.join(results['offline'])}.")
     return "\n".join(lines)
+
+
+def recipe_cells(row: Mapping[str, Any], scores: Mapping[str, Any]) -> list[str]:
+    """Return one line of the table of recipes: name, scores, gains on vanilla, trained tokens, ratio.
+
+    `row` is one of `results.json`'s recipes, `scores` the model of that row.
+    """
+    gains = [difference_text(row["minus_vanilla"][axis]) if row["minus_vanilla"] else "-" for axis in GAINS]
+    points = [points_text(scores[key]) for key, _ in COLUMNS]
+    return [row["recipe"], *points, *gains, f"{row['target_tokens']:,}", f"{row['ratio_to_inject_align']:.2f}"]
+
+
+def recipe_lines(results: Mapping[str, Any]) -> list[list[str]]:
+    """Return the table of recipes, the paper's tables 1 and 2: [] where no recipe was asked for."""
+    models = {(model["id"], model["split"]): model for model in results["models"]}
+    return [recipe_cells(row, models[row["model"], row["split"]]) for row in results.get("recipes", ())]
 
 
 def _name(model: str, pick: str) -> str:

@@ -9,8 +9,8 @@ from iar import __version__
 from iar.config import Endpoint, RunFile
 from iar.methods.paired import PairedDifference
 from iar.records import FunnelStep, ModelScores, Selection, SuiteScore
-from iar.report.data import ReportData
-from iar.report.tables import COLUMNS, difference_text, points_text
+from iar.report.data import ReportData, results_json
+from iar.report.tables import COLUMNS, difference_text, points_text, recipe_lines
 
 AXES = (("domain", "Domain: held-out questions"), ("general", "General: mean of IFEval, MMLU, MSBench"))
 STEPS = ("above the domain floor", "above the general floor", "not dominated", "picked")
@@ -106,6 +106,20 @@ def selection_counts(selection: Selection) -> list[tuple[str, int]]:
         ("in the grid", len(selection.verdicts)),
         ("with weights of their own", distinct),
         *zip(STEPS, left, strict=True),
+    ]
+
+
+def recipe_table(report: ReportData) -> list[list[str]]:
+    """Return the table of recipes as text, as commands print it too."""
+    return recipe_lines(results_json(report))
+
+
+def recipe_facts(report: ReportData) -> list[tuple[str, str]]:
+    """Return for each recipe that has facts of its own, such as a realised share, these in one line."""
+    return [
+        (row.name, ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in row.facts.items()))
+        for row in report.recipes
+        if row.facts
     ]
 
 

@@ -17,9 +17,8 @@ LEAST_FREE_BYTES = int(2 * GB)
 # theta_0, theta_I, theta_IA, vanilla, 12 candidates and the pick, plus one training's restart point,
 # which holds fp32 weights and two moments: 12 bytes a parameter of 2 bytes.
 WEIGHT_COPIES = 17 + 6
-# fp32 weights, gradients and two moments of one training, beside the base model.
-TRAINING_BYTES_PER_PARAMETER = 16
 CPU_PARAMETERS = 1e9
+TRAININGS = ("inject", "align", "vanilla")
 
 
 def examine(run_file: RunFile | None) -> Iterator[Check]:
@@ -37,13 +36,14 @@ def before_run(run_file: RunFile, documents: bool = True) -> Iterator[Check]:
         yield from guarded("documents", lambda: find_documents(run_file))
     # What a finished stage needed is not asked for again: a finished run can be reused offline.
     if not _finished(run_file, "base-model"):
-        yield from guarded("model", lambda: check_model(run_file))
+        yield from guarded("model", lambda: check_model(run_file.model))
     yield from guarded("suites", lambda: check_suites(run_file))
     for role, endpoint in endpoints(run_file):
         if not _finished(run_file, "qa-build" if role == "teacher" else "locked-test"):
             yield from guarded(role, lambda role=role, endpoint=endpoint: check_endpoint(role, endpoint))  # type: ignore[misc]
     yield from guarded("disk", lambda: check_disk(run_file))
-    yield from guarded("memory", lambda: check_memory(run_file))
+    if not all(_finished(run_file, task) for task in TRAININGS):
+        yield from guarded("memory", lambda: check_memory(run_file))
     yield from guarded("tracking", lambda: check_tracking(run_file))
 
 
@@ -196,14 +196,22 @@ def check_disk(run_file: RunFile) -> Check:
 
 
 def check_memory(run_file: RunFile) -> Check:
-    """Compare the free memory with what one training takes."""
-    import psutil
+    """Compare this machine's memory with what its training processes take; more than there is fails."""
+    from iar.services.training_fit import demand, refusal, remedy, this_machine
 
-    memory = psutil.virtual_memory()
-    need = 1 * GB + TRAINING_BYTES_PER_PARAMETER * (model_parameters(run_file) or 0)
-    detail = f"{memory.available / GB:.1f} GB of {memory.total / GB:.1f} GB free, about {need / GB:.1f} GB for training"
-    if memory.available < need:
-        return Check("memory", "warn", detail, "close other programs, or choose a smaller model")
+    on_cluster = run_file.platform.backend == "kubeflow"
+    need = demand(run_file, auto_dtype="bfloat16" if on_cluster else None)
+    if need is None:
+        return Check("memory", "pass", f"the size of {run_file.model.source} is known once it is here")
+    about = f"about {need.memory.total:.1f} GB for each of {need.ranks} training processes"
+    if on_cluster:
+        return Check("memory", "pass", about)
+    machine = this_machine(need.ranks)
+    if refused := refusal(need, machine):
+        return Check("memory", "fail", refused, remedy(need, machine))
+    detail = f"{about}, {machine.free_gb:.1f} GB free of {machine.total_gb:.1f} GB"
+    if machine.free_gb < need.memory.total:
+        return Check("memory", "warn", detail, "close other programs, or lower micro_batch_tokens")
     return Check("memory", "pass", detail)
 
 

@@ -3,18 +3,17 @@
 import os
 import re
 
-from iar.config import RunFile
+from iar.config import ModelSection, RunFile
 from iar.services.findings import Check
 
 GGUF_BYTES_PER_PARAMETER = 0.7
 
 
-def check_model(run_file: RunFile) -> Check:
+def check_model(model: ModelSection) -> Check:
     """Find the base model without loading it: folder, installed package, hub cache, hub."""
     from iar.services.checkpoints import read_json, stored_elements
     from iar.services.models import KNOWN_MODELS, find_local, find_package
 
-    model = run_file.model
     if (folder := find_local(model)) is not None:
         read_json(folder / "config.json")
         stored_elements(folder)

@@ -46,6 +46,7 @@ class Task:
     parts: dict[str, Any]
     shard: int
     shards: int
+    recipe: str
 
     @property
     def key(self) -> str:
@@ -61,17 +62,21 @@ class Task:
         """What the stage sees of this task."""
         file = self.run_file
         state, url = self.workspace.state, file.register.registry_url
-        return Context(file.run_id, self.name, progress, state, file.run.seed, self.shard, self.shards, url)
+        seed = file.run.seed
+        return Context(
+            file.run_id, self.name, progress, state, seed, self.shard, self.shards, url, self.recipe, file.platform
+        )
 
 
 def execute(
-    stage: str, run_file_text: str, inputs: Mapping[str, str], name: str = "", shard: int = 1, shards: int = 1
-) -> Finished:
+    stage: str, run_file_text: str, inputs: Mapping[str, str], name: str = "", shard: int = 1, shards: int = 1,
+    recipe: str = "",
+) -> Finished:  # fmt: skip
     """Return the stage's artifact, made now or before. `inputs` are references by role, "" = not given.
 
     Every pipeline component is this call. Raises what the stage raises; a full disk is a UserError.
     """
-    task = _task(stage, run_file_text, inputs, name, shard, shards)
+    task = _task(stage, run_file_text, inputs, name, shard, shards, recipe)
     task.run_folder.mkdir(parents=True, exist_ok=True)
     progress = Progress(task.run_folder / "progress.jsonl", task.name)
     progress.start()
@@ -85,14 +90,16 @@ def execute(
     return Finished(ref, manifest.outcome, reused)
 
 
-def _task(stage: str, run_file_text: str, inputs: Mapping[str, str], name: str, shard: int, shards: int) -> Task:
+def _task(
+    stage: str, run_file_text: str, inputs: Mapping[str, str], name: str, shard: int, shards: int, recipe: str
+) -> Task:
     run_file = RunFile.model_validate_json(run_file_text)
     refs = {role: Ref.parse(text) for role, text in inputs.items() if text}
     contents = {role: ref.open().content for role, ref in refs.items()}
-    parts = key_parts(stage, run_file, contents, shard, shards)
+    parts = key_parts(stage, run_file, contents, shard, shards, recipe)
     paths = {role: ref.path for role, ref in refs.items()}
     name = name or stage.replace("_", "-")
-    return Task(name, stage, run_file, Workspace.of(run_file), paths, parts, shard, shards)
+    return Task(name, stage, run_file, Workspace.of(run_file), paths, parts, shard, shards, recipe)
 
 
 def _produce(task: Task, progress: Progress) -> Manifest:

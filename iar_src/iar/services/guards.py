@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import shlex
 import signal
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TERMINATION_SECONDS = 20.0
+RUNNER_PID = "IAR_RUNNER_PID"
 
 
 @contextlib.contextmanager
@@ -60,6 +62,24 @@ def children_ended() -> Iterator[None]:
                 child.terminate()
         for child in psutil.wait_procs(children, timeout=TERMINATION_SECONDS)[1]:
             child.kill()
+
+
+def end_with_runner() -> None:
+    """End this process when the local runner that started it is gone, however it died: one writer only."""
+    pid = int(os.environ.get(RUNNER_PID, "0"))
+    if not pid or not hasattr(os, "pidfd_open"):
+        return
+    try:
+        runner = os.pidfd_open(pid)
+    except ProcessLookupError:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return
+
+    def wait_and_end() -> None:
+        select.select([runner], [], [])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait_and_end, daemon=True, name="end-with-runner").start()
 
 
 @contextlib.contextmanager

@@ -16,9 +16,9 @@ from typing import Any
 from iar.config import RunFile
 from iar.errors import IarError, NoFeasibleCandidate, PermanentError, TemporaryError, UserError
 from iar.records import write_json
-from iar.services.guards import children_ended, environment, kfp_mended, output_to, sigterm_as_interrupt
+from iar.services.guards import RUNNER_PID, children_ended, environment, kfp_mended, output_to, sigterm_as_interrupt
 from iar.services.progress import Event, EventTail, Progress, read_events, task_states
-from iar.services.task_process import KINDS, RUNNER_PID, write_error
+from iar.services.task_process import KINDS, write_error
 from iar.services.workspace import Ref, Workspace
 
 Watch = Callable[[Event], None]

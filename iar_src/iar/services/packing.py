@@ -1,12 +1,16 @@
 """Rows of one forward pass as one flat sequence: no padding, and what all rows begin with is computed once.
 
 The linear layers see N = S + R tokens: the S shared ones, then the rest of each row. Attention sees each row
-alone, behind the shared tokens. Numbers equal those of every row by itself.
+alone, behind the shared tokens. Numbers equal those of every row by itself. Without packing the rows stand below
+each other, padded at the end, where causal order keeps the padding unseen.
 """
 
-from collections.abc import Sequence
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from functools import cache, cached_property
+from itertools import accumulate, pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 from iar.errors import UserError
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 ATTENTION = "iar_packed"
+Kernel = Callable[..., "torch.Tensor"]
 
 
 @dataclass(frozen=True)
@@ -23,12 +28,13 @@ class Packing:
     """Where the rows lie in the flat sequence.
 
     padded_BT: for each of B rows the flat indices of its rest, the last one repeated up to the longest rest T;
-    places_R: where each token of the rests stands in the flattened B x T.
+    places_R: where each token of the rests stands in the flattened B x T; lengths_B: tokens of each rest.
     """
 
     shared: int
     padded_BT: "torch.Tensor"
     places_R: "torch.Tensor"
+    lengths_B: tuple[int, ...]
     _masks: "dict[int | None, torch.Tensor | None]" = field(default_factory=dict)
 
     def mask(self, window: int | None) -> "torch.Tensor | None":
@@ -44,6 +50,46 @@ class Packing:
             self._masks[window] = seen if self.shared or window else None
         return self._masks[window]
 
+    def shared_mask(self, window: int | None) -> "torch.Tensor | None":
+        """Return the same for the shared tokens among themselves, [S, S]."""
+        if window is None or window >= self.shared:
+            return None
+        import torch
+
+        ones = torch.ones(self.shared, self.shared, dtype=torch.bool, device=self.padded_BT.device)
+        return ones.tril().triu(1 - window)
+
+    @cached_property
+    def spans(self) -> "Spans":
+        """Return the same as a kernel for rows of unlike lengths wants it."""
+        import torch
+
+        device = self.padded_BT.device
+        ends = list(accumulate(self.lengths_B, initial=self.shared))
+        keys: list[int] = []
+        for start, end in pairwise(ends):
+            keys += [*range(self.shared), *range(start, end)]
+        key_ends = accumulate((self.shared + length for length in self.lengths_B), initial=0)
+        return Spans(
+            query_ends=torch.tensor([end - self.shared for end in ends], dtype=torch.int32, device=device),
+            key_ends=torch.tensor(list(key_ends), dtype=torch.int32, device=device),
+            keys_K=torch.tensor(keys, device=device) if self.shared else None,
+            longest=max(self.lengths_B),
+        )
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Running ends of each row's queries and keys, from 0; keys_K: flat indices of all rows' keys, None = as they lie.
+
+    A row's queries are its rest, `longest` at most; its keys are the shared tokens and the rest.
+    """
+
+    query_ends: "torch.Tensor"
+    key_ends: "torch.Tensor"
+    keys_K: "torch.Tensor | None"
+    longest: int
+
 
 @dataclass(frozen=True)
 class PackedBatch:
@@ -55,6 +101,61 @@ class PackedBatch:
     states_P: "torch.Tensor"
     targets_P: "torch.Tensor"
     weights_P: "torch.Tensor"
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What the decoder is called with; the P states index its output without the batch dimension."""
+        return {"input_ids": self.ids_1N, "position_ids": self.position_ids_1N, "packing": self.packing}
+
+    @property
+    def positions(self) -> int:
+        """Tokens that the linear layers compute."""
+        return self.ids_1N.numel()
+
+
+@dataclass(frozen=True)
+class PaddedBatch:
+    """Token ids [B, T], short rows filled with their last token; states, targets and weights as in PackedBatch."""
+
+    ids_BT: "torch.Tensor"
+    states_P: "torch.Tensor"
+    targets_P: "torch.Tensor"
+    weights_P: "torch.Tensor"
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What the decoder is called with; the P states index its output with B and T flattened."""
+        return {"input_ids": self.ids_BT}
+
+    @property
+    def positions(self) -> int:
+        """Tokens that the linear layers compute."""
+        return self.ids_BT.numel()
+
+
+Batch = PackedBatch | PaddedBatch
+
+
+def pad_rows(rows: Sequence[TokenRow], rows_in_step: int, device: "torch.device") -> PaddedBatch:
+    """Return the rows below each other; each target token weighs 1 / (target length x rows in the step)."""
+    import torch
+
+    longest = max(len(row.token_ids) for row in rows)
+    states: list[int] = []
+    targets: list[int] = []
+    weights: list[float] = []
+    for number, row in enumerate(rows):
+        first_state = number * longest + row.prompt_length - 1
+        states.extend(range(first_state, first_state + row.target_length))
+        targets.extend(row.token_ids[row.prompt_length :])
+        weights.extend([1.0 / (row.target_length * rows_in_step)] * row.target_length)
+    ids = [[*row.token_ids, *row.token_ids[-1:] * (longest - len(row.token_ids))] for row in rows]
+    return PaddedBatch(
+        ids_BT=torch.tensor(ids, device=device),
+        states_P=torch.tensor(states, device=device),
+        targets_P=torch.tensor(targets, device=device),
+        weights_P=torch.tensor(weights, dtype=torch.float32, device=device),
+    )
 
 
 def pack_rows(rows: Sequence[TokenRow], rows_in_step: int, device: "torch.device") -> PackedBatch:
@@ -85,7 +186,12 @@ def pack_rows(rows: Sequence[TokenRow], rows_in_step: int, device: "torch.device
     return PackedBatch(
         ids_1N=torch.tensor([ids], device=device),
         position_ids_1N=torch.tensor([positions], device=device),
-        packing=Packing(len(shared), torch.tensor(padded, device=device), torch.tensor(places, device=device)),
+        packing=Packing(
+            len(shared),
+            torch.tensor(padded, device=device),
+            torch.tensor(places, device=device),
+            tuple(map(len, rests)),
+        ),
         states_P=torch.tensor(states, device=device),
         targets_P=torch.tensor(targets, device=device),
         weights_P=torch.tensor(weights, dtype=torch.float32, device=device),
@@ -122,6 +228,9 @@ def packed_attention(
             f"model.source: {type(module).__name__} caps its attention or has sinks, which training does not "
             "support; use a model with plain attention layers"
         )
+    kernel = flash_attention() if query.is_cuda and query.dtype != torch.float32 else None
+    if kernel is not None:
+        return varlen_attention(kernel, query, key, value, scaling, packing, sliding_window), None
     shared = packing.shared
     rows, longest = packing.padded_BT.shape
     flat = packing.padded_BT.flatten()
@@ -150,8 +259,51 @@ def packed_attention(
     if not shared:
         return mixed_1RHD, None
     query, key, value = query[:, :, :shared], key[:, :, :shared], value[:, :, :shared]
-    mixed_1HSD = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=True)
+    mask = packing.shared_mask(sliding_window)
+    mixed_1HSD = scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
+    )
     return torch.cat([mixed_1HSD.transpose(1, 2), mixed_1RHD], dim=1), None
+
+
+@cache
+def flash_attention() -> Kernel | None:
+    """Return FlashAttention's kernel for rows of unlike lengths, None where the package is not installed."""
+    if importlib.util.find_spec("flash_attn") is None:
+        return None
+    kernel: Kernel = importlib.import_module("flash_attn").flash_attn_varlen_func
+    return kernel
+
+
+def varlen_attention(
+    kernel: Kernel,
+    query: "torch.Tensor",
+    key: "torch.Tensor",
+    value: "torch.Tensor",
+    scaling: float,
+    packing: Packing,
+    sliding_window: int | None,
+) -> "torch.Tensor":
+    """The same as `packed_attention` without padding: `kernel` aligns causal order at the ends of queries and keys."""
+    import torch
+
+    spans, shared = packing.spans, packing.shared
+    query_NHD, key_NHD, value_NHD = (states[0].transpose(0, 1) for states in (query, key, value))
+    window = (sliding_window - 1, 0) if sliding_window else (-1, -1)
+    keys, values = key_NHD, value_NHD
+    if spans.keys_K is not None:
+        keys, values = key_NHD.index_select(0, spans.keys_K), value_NHD.index_select(0, spans.keys_K)
+    options = {"softmax_scale": scaling, "causal": True, "window_size": window}
+    mixed_RHD = kernel(
+        query_NHD[shared:].contiguous(), keys.contiguous(), values.contiguous(),
+        spans.query_ends, spans.key_ends, spans.longest, shared + spans.longest, **options,
+    )  # fmt: skip
+    if not shared:
+        return mixed_RHD[None]
+    ends = spans.query_ends.new_tensor([0, shared])
+    beginning = (states[:shared].contiguous() for states in (query_NHD, key_NHD, value_NHD))
+    mixed_SHD = kernel(*beginning, ends, ends, shared, shared, **options)
+    return torch.cat([mixed_SHD, mixed_RHD])[None]
 
 
 def register_attention() -> str:

@@ -25,6 +25,7 @@ from iar.records import (
     write_json,
     write_records,
 )
+from iar.services.baselines import baseline_folders
 from iar.services.checkpoints import recorded_digest
 from iar.services.engine import Engine
 from iar.services.judges import JUDGED, ArchivedVote, Judge, Judged, read_votes, vote, write_votes
@@ -75,6 +76,12 @@ def reference_subjects(inputs: Mapping[str, Path]) -> list[Subject]:
         "theta_IA": inputs["tuned"] / "checkpoint",
     }
     return [Subject(model, folder, recorded_digest(folder)) for model, folder in folders.items()]
+
+
+def baseline_subjects(inputs: Mapping[str, Path]) -> list[Subject]:
+    """Return the baselines among the inputs, each by the name of its recipe."""
+    found = [(baseline.recipe, folder / "checkpoint") for baseline, folder in baseline_folders(inputs)]
+    return [Subject(recipe, checkpoint, recorded_digest(checkpoint)) for recipe, checkpoint in found]
 
 
 def score_all(

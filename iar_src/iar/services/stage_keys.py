@@ -3,7 +3,7 @@
 import ast
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ class StageSpec:
 
     `settings`: places in the run file. `files`: places whose value may name a file or folder; its
     bytes count. `needs` and `may`: input roles as patterns. `sharded`: the result is one of several
-    parts. `each_run`: the result is about this one run, never shared with another.
+    parts. `each_run`: the result is about this one run, never shared with another. `recipes`: for a stage
+    that carries out one of several recipes, what each of them depends on instead.
     """
 
     settings: tuple[str, ...]
@@ -31,10 +32,44 @@ class StageSpec:
     files: tuple[str, ...] = ()
     sharded: bool = False
     each_run: bool = False
+    recipes: "Mapping[str, StageSpec]" = field(default_factory=dict)
+
+    def of(self, recipe: str) -> "StageSpec":
+        """Return what the stage depends on when it carries out `recipe`; "" where it has none."""
+        return self.recipes[recipe] if recipe else self
 
 
 JUDGING = ("evaluate", "model.source", "model.system_turn", "run.seed")
 PROBES = ("evaluate.ifeval", "evaluate.mmlu", "evaluate.msbench")
+
+QUESTIONS = ("align", "model.system_turn", "run.seed")
+
+RECIPES: dict[str, StageSpec] = {
+    "cpt-sft": StageSpec(
+        (
+            *QUESTIONS,
+            "inject",
+            "baselines.cpt_model",
+            "baselines.cpt_revision",
+            "baselines.cpt_epochs",
+            "baselines.cpt_window_tokens",
+        ),
+        needs=("data", "base"),
+        files=("baselines.cpt_model",),
+    ),
+    "budget-match": StageSpec(QUESTIONS, needs=("data", "base", "inject", "tuned")),
+    "replay": StageSpec(
+        (*QUESTIONS, *PROBES, "baselines.replay_data", "baselines.replay_share"),
+        needs=("data", "base"),
+        files=(*PROBES, "baselines.replay_data"),
+    ),
+    "lora": StageSpec(
+        (*QUESTIONS, "baselines.lora_rank", "baselines.lora_alpha", "baselines.lora_rate_factor"),
+        needs=("data", "base"),
+    ),
+    "sdft": StageSpec((*QUESTIONS, "baselines.sdft_max_tokens"), needs=("data", "base")),
+    "fapm": StageSpec(("baselines.fapm_keep",), needs=("base", "vanilla")),
+}
 
 STAGES: dict[str, StageSpec] = {
     "base_model": StageSpec(("model.source", "model.revision", "model.digest"), files=("model.source",)),
@@ -42,35 +77,51 @@ STAGES: dict[str, StageSpec] = {
     "inject": StageSpec(("inject", "model.system_turn", "run.seed"), needs=("data", "base")),
     "align": StageSpec(("align", "model.system_turn", "run.seed"), needs=("data", "base"), may=("start",)),
     "merge_candidate": StageSpec(("recover", "run.seed"), needs=("base", "tuned"), sharded=True),
-    "judge_eval": StageSpec(JUDGING, needs=("data", "base"), may=("vanilla", "tuned", "candidates"), files=PROBES),
-    "selector": StageSpec(("select", "recover", "run.seed"), needs=("data", "references", "candidates_*", "scores_*")),
+    "baseline": StageSpec((), recipes=RECIPES),
+    "judge_eval": StageSpec(
+        JUDGING, needs=("data", "base"), may=("vanilla", "tuned", "candidates", "baselines_*"), files=PROBES
+    ),
+    "selector": StageSpec(
+        ("select", "recover", "run.seed"),
+        needs=("data", "references", "candidates_*", "scores_*"),
+        may=("baseline_scores",),
+    ),
     "locked_test": StageSpec(
         JUDGING,
         needs=("data", "selector", "base", "vanilla", "tuned", "candidates_*"),
-        may=("references", "scores_*"),
+        may=("references", "scores_*", "baselines_*", "baseline_scores"),
         files=PROBES,
     ),
     "register": StageSpec(
         ("register",),
         needs=("data", "base", "inject", "tuned", "vanilla", "references", "candidates_*", "scores_*"),
-        may=("selector", "locked_test"),
+        may=("selector", "locked_test", "baselines_*", "baseline_scores"),
         each_run=True,
     ),
 }
 
-# They keep books and move files; a change in them cannot change what a stage computes.
-BOOKKEEPING = frozenset(("errors", "services.workspace", "services.progress", "services.registry", "services.tracking"))
+# They keep books, move files and look ahead; a change in them cannot change what a stage computes.
+BOOKKEEPING = frozenset(
+    (
+        "errors",
+        "services.workspace",
+        "services.progress",
+        "services.registry",
+        "services.tracking",
+        "services.training_fit",
+    )
+)
 
 # Files that are no modules but decide what a stage makes, by the name under which a module reads them.
 DATA_FILES = {'"prompts"': "prompts/*.txt", '"report.html.j2"': "report/report.*"}
 
 
 def key_parts(
-    stage: str, run_file: RunFile, inputs: Mapping[str, str], shard: int = 1, shards: int = 1
+    stage: str, run_file: RunFile, inputs: Mapping[str, str], shard: int = 1, shards: int = 1, recipe: str = ""
 ) -> dict[str, Any]:
     """Return everything a stage's result depends on; `inputs` are content digests by role."""
-    spec = STAGES[stage]
-    check_roles(stage, inputs)
+    spec = STAGES[stage].of(recipe)
+    check_roles(stage, inputs, recipe)
     data = run_file.model_dump(mode="json")
     parts: dict[str, Any] = {
         "stage": stage,
@@ -83,12 +134,14 @@ def key_parts(
         parts["shard"] = [shard, shards]
     if spec.each_run:
         parts["run"] = run_file.digest
+    if recipe:
+        parts["recipe"] = recipe
     return parts
 
 
-def check_roles(stage: str, roles: Iterable[str]) -> None:
+def check_roles(stage: str, roles: Iterable[str], recipe: str = "") -> None:
     """Raise PermanentError when the pipeline wires a stage with a missing or an unknown input."""
-    spec, given = STAGES[stage], list(roles)
+    spec, given = STAGES[stage].of(recipe), list(roles)
     missing = [need for need in spec.needs if not any(fnmatch(role, need) for role in given)]
     unknown = [role for role in given if not any(fnmatch(role, known) for known in spec.needs + spec.may)]
     if missing or unknown:

@@ -1,10 +1,7 @@
 """The questions put to every model: the domain's own, and IFEval, MMLU and MSBench from a file or the hub."""
 
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from iar.config import RunFile
@@ -12,36 +9,10 @@ from iar.errors import UserError
 from iar.methods.ifeval import known_instructions
 from iar.methods.mmlu import LETTERS, mmlu_prompt
 from iar.records import EvalItem, QAPair
+from iar.services.source_rows import HubSplit, SourceRow, source_rows
 
 GENERAL = ("ifeval", "mmlu", "msbench")
 SUITES = ("domain", *GENERAL)
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A line of a suite with where it stands, for error messages; numbers count from 1."""
-
-    place: str
-    number: int
-    data: Mapping[str, Any]
-
-    def wrong(self, problem: str, fix: str) -> UserError:
-        return UserError(f"{self.place}: {problem}; {fix}")
-
-    def get(self, key: str, kind: type | tuple[type, ...]) -> Any:
-        if key not in self.data:
-            raise self.wrong(f"no {key!r}, only {', '.join(self.data)}", f"add the key {key!r}")
-        value = self.data[key]
-        if not isinstance(value, kind) or value == "":
-            raise self.wrong(f"{key} is {json.dumps(value, default=str)[:60]}", f"give it as {_kind_name(kind)}")
-        return value
-
-    def texts(self, key: str) -> list[str]:
-        values = self.get(key, list)
-        if not values or not all(isinstance(value, str) and value.strip() for value in values):
-            raise self.wrong(f"{key} is {json.dumps(values)[:60]}", "give a list of texts that are not empty")
-        return list(values)
 
 
 def load_suites(run_file: RunFile) -> dict[str, list[EvalItem]]:
@@ -68,12 +39,12 @@ def _domain_reference(pair: QAPair) -> dict[str, Any]:
 
 
 def _load(
-    place: str, suite: str, hub_split: str, to_item: Callable[[_Row, int], EvalItem], max_new_tokens: int
+    place: str, suite: str, hub_split: str, to_item: Callable[[SourceRow, int], EvalItem], max_new_tokens: int
 ) -> list[EvalItem]:
-    rows = _file_rows(Path(place)) if _is_file(place, suite) else _hub_rows(place, suite, hub_split)
+    hub = HubSplit("google/IFEval", hub_split, "all" if suite == "mmlu" else None)
     items: list[EvalItem] = []
     seen: set[str] = set()
-    for row in rows:
+    for row in source_rows(place, f"evaluate.{suite}", hub):
         item = to_item(row, max_new_tokens)
         if item.id in seen:
             raise row.wrong(f"{item.id} stands there twice", "give every row an id of its own")
@@ -84,52 +55,7 @@ def _load(
     return items
 
 
-def _is_file(place: str, suite: str) -> bool:
-    if Path(place).is_file():
-        return True
-    if Path(place).suffix in (".json", ".jsonl") or not HUB_ID.fullmatch(place):
-        raise UserError(
-            f"evaluate.{suite}: no file {place!r} in {Path.cwd()}; give the path of a .jsonl file, or a hub id "
-            "such as google/IFEval"
-        )
-    return False
-
-
-def _file_rows(path: Path) -> Iterator[_Row]:
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                data = json.loads(line)
-            except ValueError as error:
-                raise UserError(f"{path}:{number}: not JSON: {error}; write one JSON object a line") from error
-            if not isinstance(data, dict):
-                raise UserError(f"{path}:{number}: a {type(data).__name__}; write one JSON object a line")
-            yield _Row(f"{path}:{number}", number, data)
-
-
-def _hub_rows(hub_id: str, suite: str, split: str) -> Iterator[_Row]:
-    try:
-        import datasets
-    except ImportError as error:
-        raise UserError(
-            f"evaluate.{suite}: {hub_id} is a hub id, and the package datasets is missing; pip install datasets"
-        ) from error
-    config = "all" if suite == "mmlu" else None
-    try:
-        rows: Iterable[Mapping[str, Any]] = datasets.load_dataset(hub_id, config, split=split)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise UserError(
-            f"evaluate.{suite}: cannot load {hub_id} (split {split}) from the hub: {reason}; give the path of a "
-            "file, or check name and network"
-        ) from error
-    for number, data in enumerate(rows, 1):
-        yield _Row(f"{hub_id} row {number}", number, data)
-
-
-def _ifeval_item(row: _Row, max_new_tokens: int) -> EvalItem:
+def _ifeval_item(row: SourceRow, max_new_tokens: int) -> EvalItem:
     ids, kwargs = row.texts("instruction_id_list"), row.get("kwargs", list)
     if len(kwargs) != len(ids) or not all(isinstance(one, dict) for one in kwargs):
         raise row.wrong(f"{len(ids)} instructions and kwargs {json.dumps(kwargs)[:60]}", "give one object for each")
@@ -142,7 +68,7 @@ def _ifeval_item(row: _Row, max_new_tokens: int) -> EvalItem:
     return EvalItem(f"ifeval-{row.get('key', (int, str))}", "ifeval", row.get("prompt", str), max_new_tokens, reference)
 
 
-def _mmlu_item(row: _Row, max_new_tokens: int) -> EvalItem:
+def _mmlu_item(row: SourceRow, max_new_tokens: int) -> EvalItem:
     choices, answer = row.texts("choices"), row.get("answer", (int, str))
     if len(choices) != len(LETTERS):
         raise row.wrong(f"{len(choices)} choices", f"give {len(LETTERS)}")
@@ -154,7 +80,7 @@ def _mmlu_item(row: _Row, max_new_tokens: int) -> EvalItem:
     return EvalItem(f"mmlu-{row.number}", "mmlu", prompt, max_new_tokens, reference)
 
 
-def _msbench_item(row: _Row, max_new_tokens: int) -> EvalItem:
+def _msbench_item(row: SourceRow, max_new_tokens: int) -> EvalItem:
     points = row.texts("reference_points") if row.data.get("reference_points") else []
     answer = row.data.get("reference") or ""
     if not isinstance(answer, str) or not (answer or points):
@@ -163,9 +89,3 @@ def _msbench_item(row: _Row, max_new_tokens: int) -> EvalItem:
     return EvalItem(
         f"msbench-{row.get('id', (int, str))}", "msbench", row.get("prompt", str), max_new_tokens, reference
     )
-
-
-def _kind_name(kind: type | tuple[type, ...]) -> str:
-    names = {str: "text", int: "a whole number", list: "a list"}
-    kinds = kind if isinstance(kind, tuple) else (kind,)
-    return " or ".join(names[one] for one in kinds)

@@ -1,11 +1,7 @@
 """The process of one pipeline task: run the stage, show its outcome, end with the right exit code."""
 
 import contextlib
-import os
-import select
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +11,10 @@ from iar.config import RunFile
 from iar.errors import ExitCode, IarError, NoFeasibleCandidate, PermanentError, TemporaryError, UserError
 from iar.records import write_json
 from iar.services.execution import execute, finite
+from iar.services.guards import end_with_runner
 from iar.services.progress import Progress
 from iar.services.workspace import Workspace
 
-RUNNER_PID = "IAR_RUNNER_PID"
 KINDS: dict[type[IarError], str] = {
     UserError: "user_error",
     TemporaryError: "temporary",
@@ -42,7 +38,7 @@ class FileOutput(Protocol):
 
 def run_component(
     stage: str, run_file: str, inputs: Mapping[str, str | Sequence[str]], metrics: MetricsOutput, summary: FileOutput,
-    name: str = "", shard: int = 1, shards: int = 1, page: FileOutput | None = None,
+    name: str = "", shard: int = 1, shards: int = 1, page: FileOutput | None = None, recipe: str = "",
 ) -> str:  # fmt: skip
     """Execute a stage inside a pipeline component, show its outcome in the UI, return its reference.
 
@@ -51,7 +47,7 @@ def run_component(
     """
     end_with_runner()
     try:
-        finished = execute(stage, run_file, dict(_by_role(inputs)), name, shard, shards)
+        finished = execute(stage, run_file, dict(_by_role(inputs)), name, shard, shards, recipe)
     except Exception as error:
         raise SystemExit(_report(error, name or stage.replace("_", "-"), run_file)) from error
     for metric, value in finite(finished.outcome.metrics).items():
@@ -99,21 +95,3 @@ def write_error(folder: Path, task: str, error: Exception, message: str) -> None
     code = error.exit_code if isinstance(error, IarError) else ExitCode.BUG
     kind = KINDS[type(error)] if isinstance(error, IarError) else "bug"
     write_json(folder / "error.json", {"task": task, "kind": kind, "message": message, "exit_code": int(code)})
-
-
-def end_with_runner() -> None:
-    """End this process when the local runner that started it is gone, however it died: one writer only."""
-    pid = int(os.environ.get(RUNNER_PID, "0"))
-    if not pid or not hasattr(os, "pidfd_open"):
-        return
-    try:
-        runner = os.pidfd_open(pid)
-    except ProcessLookupError:
-        os.kill(os.getpid(), signal.SIGKILL)
-        return
-
-    def wait_and_end() -> None:
-        select.select([runner], [], [])
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=wait_and_end, daemon=True, name="end-with-runner").start()

@@ -1,46 +1,75 @@
-"""The training loop of Inject, Align and the vanilla reference.
+"""The training loop of Inject, Align and the baselines.
 
 fp32 master weights and AdamW state, bf16 forward and backward, fp32 gradient accumulation, cosine schedule
-with a linear warm-up, restart points that make a killed run end with the same bits.
+with a linear warm-up, restart points that make a killed run end with the same bits. The engine says on how many
+processes; the loop is the same on each of them.
 """
 
 import json
 import math
-import os
+import shutil
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from iar.config import TrainingSection
-from iar.errors import PermanentError
-from iar.methods.batching import TokenRow, micro_batches, step_batches
-from iar.services.hardware import compute_dtype
-from iar.services.memory import keep_freed_memory
+from iar.config import PlatformSection, TrainingSection
+from iar.errors import IarError, PermanentError, TemporaryError, UserError
+from iar.methods.batching import TokenRow, step_batches
+from iar.methods.digest import digest_json
+from iar.records import from_json, read_records, write_json, write_records
+from iar.services.adapters import LoraSettings
+from iar.services.distributed import World, run_processes, termination_noticed
 from iar.services.models import load_tokenizer, save_checkpoint
-from iar.services.packing import pack_rows, register_attention
 from iar.services.restart import RestartPoints
+from iar.services.telemetry import (
+    LossWatch,
+    Meter,
+    StepLog,
+    TrainingResult,
+    device_peak,
+    flop_shape,
+    peak_memory,
+    summarise,
+)
+from iar.services.train_engines import Engine, EngineName, ReplicaEngine, StepGradient, open_engine
 
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
-
-ADAM_BETAS = (0.9, 0.999)
-ADAM_EPSILON = 1e-8
+Watch = Callable[[int, int, str], None]
+STEPS = "steps.jsonl"
+SHOWN_ROWS = 8
+LOG_LINES = 5
 
 
 @dataclass(frozen=True)
-class TrainingResult:
-    """What a finished training reports: steps done, trained tokens, the compute dtype and the weights' digest."""
+class TrainingJob:
+    """What to train: model folder, settings, seed, output folder, engine, and the adapter where not all weights are."""
 
-    steps: int
-    tokens: int
-    target_tokens: int
-    final_loss: float
-    seconds: float
-    compute_dtype: str
-    digest: str
+    start: Path
+    settings: TrainingSection
+    seed: int
+    out: Path
+    engine: EngineName
+    adapter: LoraSettings | None = None
+
+    def write(self, folder: Path, rows: Sequence[TokenRow]) -> None:
+        """Write the job and its rows for `read`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_records(folder / "rows.jsonl", rows)
+        job = {"start": str(self.start.resolve()), "out": str(self.out.resolve()), "seed": self.seed}
+        settings = {name: getattr(self.settings, name) for name in TrainingSection.model_fields}
+        adapter = asdict(self.adapter) if self.adapter else None
+        write_json(folder / "job.json", job | {"engine": self.engine, "settings": settings, "adapter": adapter})
+
+    @classmethod
+    def read(cls, folder: Path) -> "tuple[TrainingJob, list[TokenRow]]":
+        """Return the job in a folder, and its rows."""
+        job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+        settings = TrainingSection.model_validate(job["settings"])
+        adapter = LoraSettings(**job["adapter"]) if job["adapter"] else None
+        made = cls(Path(job["start"]), settings, job["seed"], Path(job["out"]), job["engine"], adapter)
+        return made, list(read_records(folder / "rows.jsonl", TokenRow))
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup_share: float) -> float:
@@ -51,124 +80,11 @@ def learning_rate(step: int, steps: int, peak: float, warmup_share: float) -> fl
     return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
-class Trainer:
-    """One model in training: weights in the compute dtype, fp32 masters for the optimizer."""
-
-    def __init__(self, folder: Path, settings: TrainingSection) -> None:
-        import torch
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        keep_freed_memory()
-        self.settings = settings
-        self.stored_dtype = AutoConfig.from_pretrained(folder, trust_remote_code=False).dtype or torch.float32
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, trust_remote_code=False, attn_implementation=register_attention()
-        )
-        # The masters are taken before the cast: what the compute dtype rounds away stays in them.
-        self.masters = {name: weight.detach().clone().to(self.device) for name, weight in model.named_parameters()}
-        dtype = compute_dtype(settings.compute_dtype)
-        self.compute_dtype = str(dtype).removeprefix("torch.")
-        self.model: PreTrainedModel = cast(Any, model).to(self.device, dtype)
-        self.model.train()
-        self.weights = list(self.model.parameters())
-        self.gradients = [torch.zeros_like(master) for master in self.masters.values()]
-        for master, gradient in zip(self.masters.values(), self.gradients, strict=True):
-            master.grad = gradient
-        self.optimizer = torch.optim.AdamW(
-            self.masters.values(),
-            lr=settings.learning_rate,
-            betas=ADAM_BETAS,
-            eps=ADAM_EPSILON,
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
-
-    def step(self, rows: Sequence[TokenRow], rate: float) -> dict[str, float]:
-        """Make one optimizer step on `rows`; return its losses and gradient norm.
-
-        Raises PermanentError before the weights change where the loss or the norm is not finite.
-        """
-        loss, token_nll = 0.0, 0.0
-        for batch in micro_batches(rows, self.settings.micro_batch_tokens):
-            batch_loss, batch_nll = self._accumulate(batch, len(rows))
-            loss += batch_loss
-            token_nll += batch_nll
-        norm = self._clip()
-        if not math.isfinite(loss) or not math.isfinite(norm):
-            names = ", ".join(row.id for row in rows[:8])
-            raise PermanentError(f"training: loss {loss} and gradient norm {norm} on rows {names}; lower learning_rate")
-        self._update(rate)
-        target_tokens = sum(row.target_length for row in rows)
-        return {"loss": loss, "token_loss": token_nll / target_tokens, "gradient_norm": norm}
-
-    def _accumulate(self, batch: Sequence[TokenRow], rows_in_step: int) -> tuple[float, float]:
-        import torch
-
-        from iar.methods.losses import target_loss
-
-        packed = pack_rows(batch, rows_in_step, self.device)
-        hidden_1ND = self.model.get_decoder()(
-            input_ids=packed.ids_1N,
-            position_ids=packed.position_ids_1N,
-            packing=packed.packing,
-            use_cache=False,
-        ).last_hidden_state
-        head_VD = self.model.get_output_embeddings().weight
-        loss, nll_P = target_loss(hidden_1ND[0, packed.states_P], head_VD, packed.targets_P, packed.weights_P)
-        loss.backward()
-        with torch.no_grad():
-            torch._foreach_add_(self.gradients, [cast("torch.Tensor", weight.grad) for weight in self.weights])
-            for weight in self.weights:
-                weight.grad = None
-        return float(loss.detach()), float(nll_P.detach().sum())
-
-    def _clip(self) -> float:
-        import torch
-
-        norm = torch.nn.utils.clip_grad_norm_(self.masters.values(), self.settings.max_gradient_norm)
-        return float(norm)
-
-    def _update(self, rate: float) -> None:
-        import torch
-
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
-        with torch.no_grad():
-            torch._foreach_copy_(self.weights, list(self.masters.values()))
-            torch._foreach_zero_(self.gradients)
-
-    def finished_model(self) -> "PreTrainedModel":
-        """Return the model with the master weights in the dtype that the start folder was written in."""
-        import torch
-
-        self.model.to(self.stored_dtype)  # type: ignore[arg-type]
-        with torch.no_grad():
-            for name, weight in self.model.named_parameters():
-                weight.copy_(self.masters[name])
-        return self.model
-
-    def state(self) -> dict[str, "torch.Tensor"]:
-        """Return masters and optimizer state by name, as stored in a restart point."""
-        tensors = {f"master/{name}": master for name, master in self.masters.items()}
-        for name, master in self.masters.items():
-            for key, value in self.optimizer.state[master].items():
-                tensors[f"{key}/{name}"] = value
-        return tensors
-
-    def load_state(self, tensors: dict[str, "torch.Tensor"]) -> None:
-        """Take up masters and optimizer state where a restart point left them."""
-        import torch
-
-        with torch.no_grad():
-            for name, master in self.masters.items():
-                master.copy_(tensors[f"master/{name}"])
-                self.optimizer.state[master] = {
-                    key: tensors[f"{key}/{name}"].to(master.device) if key != "step" else tensors[f"{key}/{name}"]
-                    for key in ("step", "exp_avg", "exp_avg_sq")
-                }
-            torch._foreach_copy_(self.weights, list(self.masters.values()))
+def engine_name(platform: PlatformSection) -> EngineName:
+    """Return the engine of a run file, auto resolved."""
+    if platform.training_engine == "auto":
+        return "single" if platform.processes == 1 else "ddp"
+    return platform.training_engine
 
 
 def train(
@@ -177,74 +93,217 @@ def train(
     settings: TrainingSection,
     seed: int,
     out: Path,
-    on_step: Callable[[int, int, str], None],
+    on_step: Watch,
+    platform: PlatformSection | None = None,
+    adapter: LoraSettings | None = None,
 ) -> TrainingResult:
     """Train the model in `start` on `rows` and write `out/checkpoint` and `out/steps.jsonl`.
 
+    With `adapter` low-rank factors are trained and merged; only the engines single and ddp know them.
     Goes on from the newest restart point under `out`, if an earlier attempt left one, and then ends with
-    the same bits as an attempt that was never interrupted.
+    the same bits as an attempt that was never interrupted. SIGTERM ends it with a restart point and a TemporaryError.
     """
     out.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(start, settings)
-    points = RestartPoints(out / "restart")
-    log = StepLog(out / "steps.jsonl")
-    done, tensors = points.load()
-    if tensors:
-        trainer.load_state(tensors)
-    log.truncate(done)
-    batches = list(step_batches(rows, settings.batch_size, seed, settings.epochs))
+    platform = platform or PlatformSection()
+    name = engine_name(platform)
+    check_memory(start, settings, name, platform.processes)
+    job = TrainingJob(start, settings, seed, out, name, adapter)
+    if platform.processes > 1 or name in ("zero2", "zero3"):
+        return _train_in_processes(job, rows, platform.processes, on_step)
+    return cast(TrainingResult, train_rank(job, rows, World(), on_step))
+
+
+def check_memory(start: Path, settings: TrainingSection, engine: EngineName, ranks: int) -> None:
+    """Raise UserError naming what would fit, where a rank takes more memory than this machine has for it."""
+    from iar.config import ModelSection
+    from iar.services.hardware import compute_dtype
+    from iar.services.model_shapes import shape_of
+    from iar.services.training_fit import Demand, refusal, remedy, this_machine
+
+    shape = shape_of(ModelSection(source=str(start)))
+    if shape is None:
+        return
+    dtype = str(compute_dtype(settings.compute_dtype)).removeprefix("torch.")
+    section = type(settings).__name__.removesuffix("Section").lower()
+    need = Demand(start.name, section, shape, settings.model_copy(update={"compute_dtype": dtype}), engine, ranks)
+    machine = this_machine(ranks)
+    if said := refusal(need, machine):
+        raise UserError(f"{said}; {remedy(need, machine)}")
+
+
+def train_rank(job: TrainingJob, rows: Sequence[TokenRow], world: World, on_step: Watch) -> TrainingResult | None:
+    """Be one rank of a training, from the newest restart point to the checkpoint; the first rank has the result.
+
+    Raises TemporaryError on all ranks, with a restart point written, where one was told to end.
+    """
+    settings = job.settings
+    engine = open_engine(job.engine, job.start, settings, world, job.adapter)
+    batches = list(step_batches(rows, settings.batch_size, job.seed, settings.epochs))
+    points = RestartPoints(job.out / "restart", settings.restart_points, identity(job, rows), world)
+    log = StepLog(job.out / STEPS)
+    done = _take_up(engine, points, log, world)
+    meter = Meter(*_meter_sizes(engine, world), sum(len(row.token_ids) for _, batch in batches[done:] for row in batch))
+    watch = LossWatch(settings.loss_spike_z, (step["loss"] for step in log.read()))
     saved = time.monotonic()
-    for step, (epoch, batch) in enumerate(batches[done:], start=done):
-        started = time.monotonic()
-        rate = learning_rate(step, len(batches), settings.learning_rate, settings.warmup_share)
-        facts: dict[str, float] = {"step": step + 1, "steps": len(batches), "epoch": epoch + 1, "learning_rate": rate}
-        facts |= trainer.step(batch, rate)
-        facts["tokens"] = sum(len(row.token_ids) for row in batch)
-        facts["target_tokens"] = sum(row.target_length for row in batch)
-        facts["seconds"] = time.monotonic() - started
-        log.append(facts)
-        on_step(step + 1, len(batches), f"loss {facts['loss']:.3f}")
-        if time.monotonic() - saved > settings.checkpoint_seconds and step + 1 < len(batches):
-            points.save(step + 1, trainer.state())
-            saved = time.monotonic()
-    digest = save_checkpoint(trainer.finished_model(), load_tokenizer(start), out / "checkpoint")
-    points.clear()
-    return summarise(log.read(), trainer.compute_dtype, digest)
+    with termination_noticed() as noticed:
+        for step, (epoch, batch) in enumerate(batches[done:], start=done):
+            started = time.monotonic()
+            rate = learning_rate(step, len(batches), settings.learning_rate, settings.warmup_share)
+            seed_step(job.seed, step, world.rank)
+            facts: dict[str, float] = {"step": step + 1, "steps": len(batches), "epoch": epoch + 1}
+            facts |= {"learning_rate": rate} | make_step(engine, batch, rate, watch, settings.stop_on_loss_spike)
+            facts["memory_bytes"] = peak_memory(world.device)
+            facts |= meter.step(batch, int(facts["positions"]), max(time.monotonic() - started, 1e-9))
+            if world.first:
+                log.append(facts)
+                on_step(step + 1, len(batches), _note(facts))
+            due = time.monotonic() - saved > settings.checkpoint_seconds
+            ending, due = world.any([noticed.is_set(), due])
+            if (ending or due) and step + 1 < len(batches):
+                points.save(step + 1, engine.state)
+                saved = time.monotonic()
+                if ending:
+                    raise TemporaryError(
+                        f"training: told to end after step {step + 1} of {len(batches)}, state saved in "
+                        f"{points.folder}; run the same command again to continue"
+                    )
+    return _finish(job, engine, points, log, world)
 
 
-def summarise(steps: Sequence[dict[str, Any]], compute_dtype: str, digest: str) -> TrainingResult:
-    """Return the totals of a step log."""
-    return TrainingResult(
-        steps=len(steps),
-        tokens=int(sum(step["tokens"] for step in steps)),
-        target_tokens=int(sum(step["target_tokens"] for step in steps)),
-        final_loss=float(steps[-1]["loss"]),
-        seconds=float(sum(step["seconds"] for step in steps)),
-        compute_dtype=compute_dtype,
-        digest=digest,
+def identity(job: TrainingJob, rows: Sequence[TokenRow]) -> dict[str, Any]:
+    """Return what a restart point must agree on: where in which order of which rows a step is."""
+    described = [[row.id, row.prompt_length, len(row.token_ids)] for row in rows]
+    names = ("batch_size", "epochs", "learning_rate", "warmup_share", "weight_decay")
+    settings = {name: getattr(job.settings, name) for name in names}
+    return {"rows": digest_json(described), "seed": job.seed, "adapter": job.adapter and asdict(job.adapter)} | settings
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Draw the random numbers of a step from (seed, step, rank): a resumed step draws the same ones."""
+    import torch
+
+    torch.manual_seed(seed * 1_000_003 + step * 1_009 + rank)
+
+
+def make_step(
+    engine: Engine, rows: Sequence[TokenRow], rate: float, watch: LossWatch, stop_on_spike: bool = False
+) -> dict[str, float]:
+    """Make one optimizer step on `rows`; return its losses and gradient norm.
+
+    Raises PermanentError on all ranks before the weights change where the loss or the norm is not finite, or, if
+    asked for, where the loss is a spike.
+    """
+    gradient = engine.gradients(rows)
+    if not gradient.finite:
+        raise PermanentError(
+            f"training: loss {gradient.loss} and gradient norm {gradient.norm} on rows "
+            f"{_names(gradient, rows)}; lower learning_rate"
+        )
+    facts = {
+        "loss": gradient.loss,
+        "token_loss": gradient.token_nll / sum(row.target_length for row in rows),
+        "gradient_norm": gradient.norm,
+        "positions": gradient.positions,
+    }
+    if z := watch.spike(gradient.loss):
+        facts["loss_spike_z"] = z
+        said = f"training: loss {gradient.loss:.3f} lies {z:.1f} deviations above the steps before, on rows "
+        said += _names(gradient, rows)
+        if stop_on_spike:
+            raise PermanentError(f"{said}; look at these rows, lower learning_rate or unset stop_on_loss_spike")
+        print(said, file=sys.stderr)
+    engine.update(rate)
+    return facts
+
+
+class Trainer(ReplicaEngine):
+    """One replica whose steps are made by hand: for measurements and checks of a step."""
+
+    def step(self, rows: Sequence[TokenRow], rate: float) -> dict[str, float]:
+        """Make one optimizer step on `rows`, as `make_step` does."""
+        return make_step(self, rows, rate, LossWatch(math.inf))
+
+
+def _names(gradient: StepGradient, rows: Sequence[TokenRow]) -> str:
+    return ", ".join((gradient.suspects or tuple(row.id for row in rows))[:SHOWN_ROWS])
+
+
+def _take_up(engine: Engine, points: RestartPoints, log: StepLog, world: World) -> int:
+    """Go on from the newest restart point; return the steps that are done."""
+    point = points.newest()
+    done = point.step if point else 0
+    if point:
+        engine.load_state(point)
+    if world.first:
+        log.truncate(done)
+    world.barrier()
+    return done
+
+
+def _meter_sizes(engine: Engine, world: World) -> tuple[Any, float | None]:
+    peak = device_peak(world.device, engine.compute_dtype)
+    return flop_shape(engine.model.config, engine.parameters), None if peak is None else peak * world.ranks
+
+
+def _note(facts: dict[str, float]) -> str:
+    spike = f", spike of {facts['loss_spike_z']:.1f} deviations" if "loss_spike_z" in facts else ""
+    return f"loss {facts['loss']:.3f}, {facts['tokens_per_second']:.0f} tokens/s{spike}"
+
+
+def _finish(
+    job: TrainingJob, engine: Engine, points: RestartPoints, log: StepLog, world: World
+) -> TrainingResult | None:
+    """Write the checkpoint, then drop the restart points; the first rank has the result."""
+    model = engine.finished_model()
+    result = None
+    if world.first:
+        digest = save_checkpoint(cast(Any, model), load_tokenizer(job.start), job.out / "checkpoint")
+        points.clear()
+        result = summarise(log.read(), engine.compute_dtype, digest, job.engine, world.ranks)
+    world.barrier()
+    return result
+
+
+def _train_in_processes(job: TrainingJob, rows: Sequence[TokenRow], processes: int, on_step: Watch) -> TrainingResult:
+    """Run the job in local ranks; return the first rank's result or raise the error that a rank wrote down."""
+    from iar.services import train_worker
+
+    folder = job.out / "job"
+    shutil.rmtree(folder, ignore_errors=True)
+    job.write(folder, rows)
+    steps = StepLog(job.out / STEPS)
+    shown = 0
+
+    def watch() -> None:
+        nonlocal shown
+        for facts in steps.new():
+            if facts["step"] > shown:
+                shown = int(facts["step"])
+                on_step(shown, int(facts["steps"]), _note(facts))
+
+    code = run_processes(train_worker.__name__, folder, processes, folder / "log.txt", watch)
+    if code:
+        raise rank_failure(folder)
+    result = from_json(TrainingResult, json.loads((folder / train_worker.RESULT).read_text(encoding="utf-8")))
+    shutil.rmtree(folder)
+    return result
+
+
+def rank_failure(folder: Path) -> IarError:
+    """Return why the ranks ended: what one of them says of itself, else that one was killed."""
+    from iar.services import train_worker
+
+    told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(train_worker.ERRORS))]
+    for kind in (PermanentError, UserError, TemporaryError):
+        for error in told:
+            if error["kind"] == kind.__name__:
+                return kind(error["message"])
+    log = folder / "log.txt"
+    for error in told:
+        if error["kind"] != train_worker.LOST:
+            return PermanentError(f"training: rank {error['rank']}: {error['message']}; the traceback is in {log}")
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    print("\n".join(lines[-LOG_LINES:]), file=sys.stderr)
+    return TemporaryError(
+        f"training: a process was killed, perhaps for memory; see {log}, then run the same command again to continue"
     )
-
-
-class StepLog:
-    """One JSON line an optimizer step; lines past the restart point are dropped before going on."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def truncate(self, steps: int) -> None:
-        """Keep the first `steps` lines; a torn last line goes with the rest."""
-        lines = self.path.read_text().splitlines()[:steps] if self.path.exists() else []
-        part = self.path.with_suffix(".part")
-        part.write_text("".join(line + "\n" for line in lines))
-        part.replace(self.path)
-
-    def append(self, facts: dict[str, float]) -> None:
-        """Add one step."""
-        with self.path.open("a") as file:
-            file.write(json.dumps(facts) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-    def read(self) -> list[dict[str, Any]]:
-        """Return all steps, in order."""
-        return [json.loads(line) for line in self.path.read_text().splitlines()]

@@ -9,12 +9,12 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from iar.config import RunFile
+from iar.config import PlatformSection, RunFile
 from iar.errors import PermanentError, UserError
 from iar.methods.digest import digest_file, digest_json
 from iar.records import Outcome, from_json, to_json, write_json
@@ -177,7 +177,8 @@ def sync(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Context:
-    """What a stage sees of the world. `stage` is the readable task name; shards count from 1."""
+    """What a stage sees of the world. `stage` is the readable task name; shards count from 1; `recipe` is "" where
+    the stage does one thing only. `platform` says where things run, on which no result may depend."""
 
     run_id: str
     stage: str
@@ -187,6 +188,8 @@ class Context:
     shard: int = 1
     shards: int = 1
     registry_url: str = ""
+    recipe: str = ""
+    platform: PlatformSection = field(default_factory=PlatformSection)
 
     def registry(self) -> "Registry":
         """Open the provenance registry of this run."""
@@ -195,6 +198,6 @@ class Context:
         return Registry.open(self.registry_url or f"sqlite:///{self.state / 'registry.sqlite'}")
 
     @classmethod
-    def for_tests(cls, state: Path, seed: int = 17, shard: int = 1, shards: int = 1) -> "Context":
+    def for_tests(cls, state: Path, seed: int = 17, shard: int = 1, shards: int = 1, recipe: str = "") -> "Context":
         """Return a context that reports to nobody and keeps its registry in `state`."""
-        return cls("test-0000000000", "test", Progress(None, "test"), state, seed, shard, shards)
+        return cls("test-0000000000", "test", Progress(None, "test"), state, seed, shard, shards, "", recipe)

@@ -21,7 +21,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     examples = list(answer_rows(pairs))
     rows = prepare(examples, tokenizer, run_file.model.system_turn, settings.sequence_length, out)
     start = inputs["start"] / "checkpoint" if "start" in inputs else inputs["base"]
-    result = train(start, rows, settings, context.seed, out, context.progress.update)
+    result = train(start, rows, settings, context.seed, out, context.progress.update, context.platform)
 
     name = "theta_IA" if "start" in inputs else "vanilla"
     return training_outcome(out, result, parents={"data": inputs["data"], "start": start}, name=name)

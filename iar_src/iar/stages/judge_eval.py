@@ -7,7 +7,7 @@ from iar.config import RunFile
 from iar.records import Candidate, ModelScores, Outcome, QAPair, read_records, to_json, write_json
 from iar.services.judges import open_judges
 from iar.services.scores_outcome import scores_outcome
-from iar.services.scoring import SCORES, Examination, Subject, reference_subjects, score_all
+from iar.services.scoring import SCORES, Examination, Subject, baseline_subjects, reference_subjects, score_all
 from iar.services.suites import domain_items, load_suites
 from iar.services.workspace import Context
 
@@ -15,15 +15,18 @@ SPLIT = "validation"
 
 
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
-    """Evaluate the candidates of a shard, or the three references; one folder a model, then `scores.jsonl`."""
+    """Evaluate the candidates of a shard, the baselines, or the three references.
+
+    Writes one folder a model, then `scores.jsonl`.
+    """
     pairs = list(read_records(inputs["data"] / f"{SPLIT}.jsonl", QAPair))
     suites = {"domain": domain_items(pairs, run_file), **load_suites(run_file)}
     judges = open_judges(run_file, context.state / "llm-cache")
     examination = Examination(run_file, SPLIT, suites, judges)
 
     if "candidates" not in inputs:
-        scores = score_all(reference_subjects(inputs), examination, out, context.progress.update)
-        return scores_outcome(out, scores)
+        others = baseline_subjects(inputs) or reference_subjects(inputs)
+        return scores_outcome(out, score_all(others, examination, out, context.progress.update))
 
     candidates = list(read_records(inputs["candidates"] / "candidates.jsonl", Candidate))
     originals, copies = _by_content(candidates)

@@ -1,7 +1,7 @@
-"""Locked test: once the pick is fixed, the held-out questions for it and the three references."""
+"""Locked test: once the pick is fixed, the held-out questions for it, the three references and the baselines."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from iar.config import RunFile
@@ -21,7 +21,15 @@ from iar.records import (
 )
 from iar.services.judges import open_judges
 from iar.services.scores_outcome import scores_outcome
-from iar.services.scoring import ITEMS, Examination, Subject, general_results, reference_subjects, score_all
+from iar.services.scoring import (
+    ITEMS,
+    Examination,
+    Subject,
+    baseline_subjects,
+    general_results,
+    reference_subjects,
+    score_all,
+)
 from iar.services.suites import GENERAL, domain_items, load_suites
 from iar.services.test_lock import open_locked_test
 from iar.services.workspace import Context
@@ -29,14 +37,15 @@ from iar.services.workspace import Context
 SPLIT = "test"
 PAIRED, QUESTIONS = "paired.json", "questions.jsonl"
 AGAINST = ("vanilla", "theta_0", "theta_IA")
+VALIDATED = ("references", "baseline_scores")
 
 
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
-    """Evaluate the pick, theta_0, vanilla and theta_IA on the test.
+    """Evaluate the pick, theta_0, vanilla, theta_IA and the baselines on the test.
 
     Writes `questions.jsonl` (what was unlocked), a folder a model, `scores.jsonl` and `paired.json`.
-    The general suites are the same prompts as at validation: where `references` and `scores_N` are given,
-    their replies and votes for the same weights are taken over. Without a pick the test is not read.
+    The general suites are the same prompts as at validation: where `references`, `scores_N` and `baseline_scores`
+    are given, their replies and votes for the same weights are taken over. Without a pick the test is not read.
     """
     selection = from_json(Selection, json.loads((inputs["selector"] / "selection.json").read_text(encoding="utf-8")))
     if not selection.pick:
@@ -44,18 +53,20 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
         write_json(out / PAIRED, {"pick": "", "differences": []})
         outcome = scores_outcome(out, [])
         return Outcome(outcome.metrics, "**No feasible candidate**: the test was not read.", ())
-    subjects = [_pick(inputs, selection), *reference_subjects(inputs)]
+    baselines = baseline_subjects(inputs)
+    subjects = [_pick(inputs, selection), *reference_subjects(inputs), *baselines]
     suites = load_suites(run_file)
     judges = open_judges(run_file, context.state / "llm-cache")
     pairs = _read_test(inputs["data"], selection, context)
     write_records(out / QUESTIONS, pairs)
     examination = Examination(run_file, SPLIT, {"domain": domain_items(pairs, run_file), **suites}, judges)
 
-    validated = [folder for role, folder in inputs.items() if role == "references" or role.startswith("scores_")]
+    validated = [folder for role, folder in inputs.items() if role in VALIDATED or role.startswith("scores_")]
     earlier = {subject.model: general_results(subject, validated) for subject in subjects}
     scores = score_all(subjects, examination, out, context.progress.update, earlier)
 
-    differences = list(_differences(out, selection.pick, run_file))
+    against = [*AGAINST, *(subject.model for subject in baselines)]
+    differences = list(_differences(out, selection.pick, against, run_file))
     write_json(out / PAIRED, {"pick": selection.pick, "differences": [to_json(one) for one in differences]})
     outcome = scores_outcome(out, scores)
     return Outcome(outcome.metrics, f"{outcome.markdown}\n\n{_table(differences)}", outcome.lineage)
@@ -83,10 +94,10 @@ def _pick(inputs: dict[str, Path], selection: Selection) -> Subject:
     )
 
 
-def _differences(out: Path, pick: str, run_file: RunFile) -> Iterator[PairedDifference]:
+def _differences(out: Path, pick: str, against: Iterable[str], run_file: RunFile) -> Iterator[PairedDifference]:
     resamples, seed = run_file.evaluate.resamples, run_file.run.seed
     ours = list(read_records(out / pick / ITEMS, ItemScore))
-    for model in AGAINST:
+    for model in against:
         theirs = list(read_records(out / model / ITEMS, ItemScore))
         for axis, suites in (("domain", ("domain",)), ("general", GENERAL)):
             yield paired(axis, suites, ours, theirs, resamples, seed)

@@ -32,6 +32,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     references = _read_scores([inputs["references"]])
     vanilla = _vanilla(references, inputs["references"])
     scores = _read_scores(_folders(inputs, "scores_"))
+    # Shown beside the candidates; the rule does not look at them.
+    baselines = _read_scores([inputs["baseline_scores"]]) if "baseline_scores" in inputs else []
 
     questions = inputs["data"] / f"{SPLIT}.jsonl"
     judged = _judged(candidates, scores)
@@ -47,7 +49,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     )
 
     write_json(out / "selection.json", to_json(selection))
-    write_json(out / "frontier.json", _frontier(references, judged, ruling))
+    write_json(out / "frontier.json", _frontier(references, baselines, judged, ruling))
     context.progress.update(1, 1)
     dataset = _dataset(selection.dataset_digest, list(read_records(questions, QAPair)))
     decision = _decision(selection, candidates, vanilla)
@@ -100,9 +102,12 @@ def _judged(candidates: Sequence[Candidate], scores: Sequence[ModelScores]) -> l
     return [by_model[name] for name in originals]
 
 
-def _frontier(references: Sequence[ModelScores], judged: Sequence[ModelScores], ruling: Ruling) -> list[dict[str, Any]]:
+def _frontier(
+    references: Sequence[ModelScores], baselines: Sequence[ModelScores], judged: Sequence[ModelScores], ruling: Ruling
+) -> list[dict[str, Any]]:
     """Return the points of the (D, G) plane, references first; duplicates stand for no point of their own."""
-    points = [(item, "reference") for item in references] + [(item, "candidate") for item in judged]
+    groups = (("reference", references), ("baseline", baselines), ("candidate", judged))
+    points = [(item, kind) for kind, items in groups for item in items]
     return [
         {
             "id": item.model,

@@ -1,0 +1,108 @@
+"""Rows of a data set, from a JSONL file or the hub, each knowing where it stands for error messages."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from iar.errors import UserError
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class SourceRow:
+    """A row with where it stands; numbers count from 1."""
+
+    place: str
+    number: int
+    data: Mapping[str, Any]
+
+    def wrong(self, problem: str, fix: str) -> UserError:
+        """Return the error that says what is wrong with this row, and the fix."""
+        return UserError(f"{self.place}: {problem}; {fix}")
+
+    def get(self, key: str, kind: type | tuple[type, ...]) -> Any:
+        """Return a value that is there and of a kind. Raises UserError."""
+        if key not in self.data:
+            raise self.wrong(f"no {key!r}, only {', '.join(self.data)}", f"add the key {key!r}")
+        value = self.data[key]
+        if not isinstance(value, kind) or value == "":
+            raise self.wrong(f"{key} is {json.dumps(value, default=str)[:60]}", f"give it as {_kind_name(kind)}")
+        return value
+
+    def texts(self, key: str) -> list[str]:
+        """Return a list of texts none of which is empty. Raises UserError."""
+        values = self.get(key, list)
+        if not values or not all(isinstance(value, str) and value.strip() for value in values):
+            raise self.wrong(f"{key} is {json.dumps(values)[:60]}", "give a list of texts that are not empty")
+        return list(values)
+
+
+@dataclass(frozen=True)
+class HubSplit:
+    """Which part of a hub data set is read; `example` is an id to show where a place is no id."""
+
+    example: str
+    split: str
+    config: str | None = None
+
+
+def source_rows(place: str, key: str, hub: HubSplit) -> Iterator[SourceRow]:
+    """Yield the rows of the file or hub id `place`, which stands at `key` of the run file.
+
+    Raises UserError where there is neither, and for a line that is no JSON object.
+    """
+    return _file_rows(Path(place)) if is_file(place, key, hub.example) else _hub_rows(place, key, hub)
+
+
+def is_file(place: str, key: str, example: str) -> bool:
+    """Return whether `place` is a file, else a hub id. Raises UserError where it can be neither."""
+    if Path(place).is_file():
+        return True
+    if Path(place).suffix in (".json", ".jsonl") or not HUB_ID.fullmatch(place):
+        raise UserError(
+            f"{key}: no file {place!r} in {Path.cwd()}; give the path of a .jsonl file, or a hub id such as {example}"
+        )
+    return False
+
+
+def _file_rows(path: Path) -> Iterator[SourceRow]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                data = json.loads(line)
+            except ValueError as error:
+                raise UserError(f"{path}:{number}: not JSON: {error}; write one JSON object a line") from error
+            if not isinstance(data, dict):
+                raise UserError(f"{path}:{number}: a {type(data).__name__}; write one JSON object a line")
+            yield SourceRow(f"{path}:{number}", number, data)
+
+
+def _hub_rows(hub_id: str, key: str, hub: HubSplit) -> Iterator[SourceRow]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(
+            f"{key}: {hub_id} is a hub id, and the package datasets is missing; pip install datasets"
+        ) from error
+    try:
+        rows: Iterable[Mapping[str, Any]] = datasets.load_dataset(hub_id, hub.config, split=hub.split)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise UserError(
+            f"{key}: cannot load {hub_id} (split {hub.split}) from the hub: {reason}; give the path of a "
+            "file, or check name and network"
+        ) from error
+    for number, data in enumerate(rows, 1):
+        yield SourceRow(f"{hub_id} row {number}", number, data)
+
+
+def _kind_name(kind: type | tuple[type, ...]) -> str:
+    names = {str: "text", int: "a whole number", list: "a list"}
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    return " or ".join(names[one] for one in kinds)

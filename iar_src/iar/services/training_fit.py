@@ -1,0 +1,165 @@
+"""Whether the trainings of a run file fit into memory: this machine's for the preflight, a GPU's for its header."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from iar.config import RunFile, TrainingSection
+from iar.services.doctor_model import model_parameters
+from iar.services.hardware import compute_dtype
+from iar.services.model_shapes import ModelShape, shape_of
+from iar.services.train_engines import EngineName
+from iar.services.trainer import engine_name
+from iar.services.training_memory import ENGINES_BY_SPEED, GB, TrainingMemory, estimate
+
+LEAST_TOKENS = 256
+MOST_RANKS = 256
+# Of each GPU, for the driver's context, the libraries' workspaces and memory that lies in pieces.
+GPU_RESERVE_GB = 2.0
+# Of the memory of a machine without GPU, for each process: Python with its libraries.
+PROCESS_GB = 1.0
+# What is advised keeps a tenth free: the estimate is one.
+ADVISED_SHARE = 0.9
+# What torch reports of a GPU as a whole, by the size it is sold with.
+GPU_GB = {"40 GB": 42.3, "80 GB": 85.0, "141 GB": 150.0}
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a training section of a run file asks of each of its ranks."""
+
+    model: str
+    section: str
+    shape: ModelShape
+    settings: TrainingSection
+    engine: EngineName
+    ranks: int
+
+    @property
+    def memory(self) -> TrainingMemory:
+        """The estimate."""
+        return estimate(self.shape, self.settings, self.engine, self.ranks)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What this machine has for each rank, in GB; `gpus` 0 = the processes share its memory."""
+
+    gpus: int
+    total_gb: float
+    free_gb: float
+
+
+def demand(run_file: RunFile, auto_dtype: str | None = None) -> Demand | None:
+    """Return what inject or align takes, whichever is more; None where nothing tells the model's size.
+
+    `auto_dtype`: what compute_dtype auto stands for; None = what this machine computes in. Of a model whose number
+    of weights alone is known, activations and logits are not counted.
+    """
+    shape = shape_of(run_file.model)
+    if shape is None:
+        parameters = model_parameters(run_file)
+        if not parameters:
+            return None
+        shape = ModelShape(int(parameters), 0, 0, 0, 0, 0, 0)
+    ranks = run_file.platform.processes
+    engine = engine_name(run_file.platform)
+    demands = []
+    for name, section in (("inject", run_file.inject), ("align", run_file.align)):
+        dtype: str = section.compute_dtype
+        if dtype == "auto":
+            dtype = auto_dtype or str(compute_dtype()).removeprefix("torch.")
+        settings = section.model_copy(update={"compute_dtype": dtype})
+        demands.append(Demand(run_file.model.source, name, shape, settings, engine, ranks))
+    return max(demands, key=lambda one: one.memory.total)
+
+
+def this_machine(ranks: int) -> Machine:
+    """Return the smallest GPU's memory where there are GPUs, one a rank, else each rank's share of the memory."""
+    import torch
+
+    if torch.cuda.is_available():
+        gpus = torch.cuda.device_count()
+        free, total = min(torch.cuda.mem_get_info(index) for index in range(gpus))
+        return Machine(gpus, total / GB - GPU_RESERVE_GB, free / GB - GPU_RESERVE_GB)
+    import psutil
+
+    memory = psutil.virtual_memory()
+    total, free = (max(0.0, part / GB / ranks - PROCESS_GB) for part in (memory.total, memory.available))
+    return Machine(0, total, free)
+
+
+def refusal(need: Demand, machine: Machine) -> str:
+    """Return what does not fit on the machine, part by part; "" where everything does."""
+    if machine.gpus and need.ranks > machine.gpus:
+        return f"platform.processes: {need.ranks} training processes, one a GPU, and this machine has {machine.gpus}"
+    if need.memory.total <= machine.total_gb:
+        return ""
+    processes = "one process" if need.ranks == 1 else f"each of {need.ranks} processes"
+    return (
+        f"{need.section}: training {need.model} with engine {need.engine} takes about {need.memory.total:.1f} GB in "
+        f"{processes} ({need.memory}), and there are {machine.total_gb:.1f} GB"
+    )
+
+
+def remedy(need: Demand, machine: Machine) -> str:
+    """Return the smallest change of the run file with which each rank fits, else GPUs on which it would."""
+    if machine.gpus and need.ranks > machine.gpus:
+        return f"set platform.processes={machine.gpus}, or run it where there are {need.ranks} GPUs"
+    for advice, changed in _alternatives(need):
+        if changed.memory.total <= ADVISED_SHARE * machine.total_gb:
+            return f"set {advice}"
+    size, gpu_gb = next(iter(GPU_GB.items()))
+    engine, ranks = fewest(need, gpu_gb)
+    where = f"{ranks} GPU{'s' if ranks > 1 else ''} of {size} with platform.training_engine={engine}"
+    return f"choose a smaller model, or {where} and {need.section}.activation_checkpointing=true"
+
+
+def fewest(need: Demand, gpu_gb: float) -> tuple[EngineName, int]:
+    """Return the engine and the smallest number of GPUs on which the training fits, a power of two."""
+    lean = replace(need, settings=need.settings.model_copy(update={"activation_checkpointing": True}))
+    for ranks in (2**power for power in range(9)):
+        for engine in ENGINES_BY_SPEED if ranks > 1 else ("single",):
+            if replace(lean, engine=engine, ranks=ranks).memory.total <= ADVISED_SHARE * (gpu_gb - GPU_RESERVE_GB):
+                return engine, ranks
+    return "zero3", 2 * MOST_RANKS
+
+
+def _alternatives(need: Demand) -> Iterator[tuple[str, Demand]]:
+    """Yield what takes less memory with the same processes, the smallest change first, as `--set` would name it."""
+    settings = need.settings
+    kept = ""
+    if not settings.activation_checkpointing:
+        kept = f"{need.section}.activation_checkpointing=true"
+        settings = settings.model_copy(update={"activation_checkpointing": True})
+        yield kept, replace(need, settings=settings)
+    for engine in ENGINES_BY_SPEED if need.ranks > 1 else ():
+        changed = f"platform.training_engine={engine}"
+        yield f"{changed} and {kept}" if kept else changed, replace(need, settings=settings, engine=engine)
+    tokens = settings.micro_batch_tokens // 2
+    while tokens >= LEAST_TOKENS:
+        changed = f"{need.section}.micro_batch_tokens={tokens}"
+        fewer = settings.model_copy(update={"micro_batch_tokens": tokens})
+        yield f"{changed} and {kept}" if kept else changed, replace(need, settings=fewer)
+        tokens //= 2
+
+
+def memory_comment(run_file: RunFile) -> list[str]:
+    """Return the lines at the head of a run file that say what its training takes of each GPU."""
+    need = demand(run_file, auto_dtype="bfloat16")
+    if need is None:
+        return [f"The memory that {run_file.model.source} takes is known once it is here."]
+    kept = replace(need, settings=need.settings.model_copy(update={"activation_checkpointing": False}))
+    return [
+        f"About {need.memory.total:.1f} GB of each GPU with {need.engine} on {need.ranks}, "
+        f"{kept.memory.total:.1f} GB without activation checkpointing; it fits on",
+        ", or ".join(places(need)) + ".",
+    ]
+
+
+def places(need: Demand) -> list[str]:
+    """Return for each size of GPU the fewest on which the training fits, with activation checkpointing."""
+    found = []
+    for size, gpu_gb in GPU_GB.items():
+        engine, ranks = fewest(need, gpu_gb)
+        found.append(f"{ranks} x {size} ({engine})")
+    return found
