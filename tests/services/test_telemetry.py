@@ -107,6 +107,17 @@ def test_the_log_drops_what_lies_past_the_restart_point(tmp_path: Path) -> None:
     assert [facts["step"] for facts in log.read()] == [1, 2, 3]
 
 
+def test_a_follower_waits_for_the_file_of_the_next_training(tmp_path: Path) -> None:
+    writer, follower = StepLog(tmp_path / "steps.jsonl"), StepLog(tmp_path / "steps.jsonl")
+    for step in range(1, 5):
+        writer.append({"step": step})
+    follower.follow()
+    assert follower.new() == [], "an earlier try's lines may be cut at any moment"
+    writer.truncate(2)
+    writer.append({"step": 3})
+    assert [facts["step"] for facts in follower.new()] == [1, 2, 3]
+
+
 def test_a_follower_sees_each_whole_line_once(tmp_path: Path) -> None:
     writer, follower = StepLog(tmp_path / "steps.jsonl"), StepLog(tmp_path / "steps.jsonl")
     assert follower.new() == []

@@ -25,6 +25,7 @@ from tests.training_rows import ROWS
 SETTINGS = TrainingSection(epochs=2, learning_rate=1e-3, batch_size=3, micro_batch_tokens=40, checkpoint_seconds=1e-9)
 ROOT = Path(__file__).parents[2]
 LONG = SETTINGS.model_copy(update={"epochs": 8})  # 24 steps
+KEEPING = LONG.model_copy(update={"restart_points": 100})
 TWO = PlatformSection(processes=2)
 
 
@@ -189,22 +190,51 @@ def test_two_ranks_that_are_ended_are_taken_up_to_the_same_bits(
 
 def test_one_rank_goes_on_where_two_stopped(tiny_model_folder: Path, tmp_path: Path) -> None:
     whole = train(tiny_model_folder, ROWS, LONG, 5, tmp_path / "whole", ignore)
-    cut, settings = tmp_path / "cut", LONG.model_copy(update={"restart_points": 100})
-    cut.mkdir()
-    (cut / "checkpoint").write_text("a file where the folder belongs: the training fails after its last step")
-    with pytest.raises(PermanentError, match="rank 0: unexpected "):
-        train(tiny_model_folder, ROWS, settings, 5, cut, ignore, TWO)
-    (cut / "checkpoint").unlink()
-    for step in range(13, 24):
-        shutil.rmtree(cut / "restart" / f"step-{step:08d}")
-    assert (cut / "restart" / "step-00000012" / "state-1-of-2.safetensors").is_file()
-    resumed = train(tiny_model_folder, ROWS, settings, 5, cut, ignore)
+    stop_half_way(tiny_model_folder, tmp_path / "cut", TWO)
+    resumed = train(tiny_model_folder, ROWS, KEEPING, 5, tmp_path / "cut", ignore)
     assert (resumed.steps, resumed.ranks) == (24, 1)
     # Ranks add up in another order, so the bits differ where the numbers do not.
     assert resumed.final_loss == pytest.approx(whole.final_loss, abs=1e-4)
-    weights = [load_file(tmp_path / name / "checkpoint" / "model.safetensors") for name in ("whole", "cut")]
-    for name, weight in weights[0].items():
-        assert torch.allclose(weight, weights[1][name], atol=1e-4), name
+    assert weights_are_close(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["zero2", "zero3"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_zero_is_taken_up_to_the_same_bits_and_ends_where_one_process_ends(
+    tiny_model_folder: Path, tmp_path: Path, engine: str, dtype: str
+) -> None:
+    pytest.importorskip("deepspeed")
+    update = {"compute_dtype": dtype}
+    platform = PlatformSection.model_validate({"training_engine": engine, "processes": 2})
+    settings = LONG.model_copy(update=update)
+    single = train(tiny_model_folder, ROWS, settings, 5, tmp_path / "single", ignore)
+    whole = train(tiny_model_folder, ROWS, settings, 5, tmp_path / "whole", ignore, platform)
+    stop_half_way(tiny_model_folder, tmp_path / "cut", platform, update)
+    resumed = train(tiny_model_folder, ROWS, KEEPING.model_copy(update=update), 5, tmp_path / "cut", ignore, platform)
+    assert (resumed.digest, resumed.steps, resumed.engine) == (whole.digest, 24, engine)
+    exact = dtype == "float32"
+    assert whole.final_loss == pytest.approx(single.final_loss, abs=1e-4 if exact else 0.1)
+    assert weights_are_close(tmp_path / "whole", tmp_path / "single", 1e-4 if exact else 0.02)
+
+
+def stop_half_way(model: Path, out: Path, platform: PlatformSection, update: dict[str, str] | None = None) -> None:
+    """Train so that the checkpoint cannot be written, and leave the restart point of step 12 of 24 as the newest."""
+    out.mkdir()
+    (out / "checkpoint").write_text("a file where the folder belongs: the training fails after its last step")
+    with pytest.raises(PermanentError, match="rank 0: unexpected "):
+        train(model, ROWS, KEEPING.model_copy(update=update), 5, out, ignore, platform)
+    (out / "checkpoint").unlink()
+    for step in range(13, 24):
+        shutil.rmtree(out / "restart" / f"step-{step:08d}")
+    assert (out / "restart" / "step-00000012" / "state-1-of-2.safetensors").is_file()
+
+
+def weights_are_close(one: Path, other: Path, tolerance: float = 1e-4) -> bool:
+    """Whether the checkpoints of two trainings hold about the same weights."""
+    weights, others = (load_file(out / "checkpoint" / "model.safetensors") for out in (one, other))
+    assert weights.keys() == others.keys()
+    return all(torch.allclose(weight, others[name], atol=tolerance) for name, weight in weights.items())
 
 
 def test_rows_that_give_no_number_stop_all_ranks_and_are_named(tiny_model_folder: Path, tmp_path: Path) -> None:

@@ -1,5 +1,9 @@
 """The memory estimate: near the true peak of a real training, and in the right order over its settings."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,8 @@ from iar.services.model_shapes import SHAPES, ModelShape, shape_of
 from iar.services.train_engines import EngineName
 from iar.services.trainer import Trainer
 from iar.services.training_memory import estimate
+from tests.services import memory_rank
+from tests.services.memory_rank import STEPS, most_allocated, rows_of
 
 # The estimate counts tensors by rule; the true peak also holds what is alive for one operation only.
 FACTOR = 1.2
@@ -41,14 +47,9 @@ def peak_bytes(folder: Path, settings: TrainingSection, rows: list[TokenRow]) ->
     """Return the most bytes that tensors held while the model was loaded and made two steps."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         trainer = Trainer(folder, settings)
-        for _ in range(2):
+        for _ in range(STEPS):
             trainer.step(rows, 1e-3)
-    now = most = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            most = max(most, now)
-    return most
+    return most_allocated(profile)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
@@ -59,15 +60,38 @@ def test_the_estimate_is_near_the_true_peak(
 ) -> None:
     settings = settings_with(micro_batch_tokens, dtype, checkpointing)
     length = min(micro_batch_tokens, 256)
-    rows = [
-        TokenRow(f"row-{number}", "qa", tuple((7 * number + 3 * place) % 200 + 5 for place in range(length)), 4)
-        for number in range(micro_batch_tokens // length)
-    ]
+    rows = rows_of(micro_batch_tokens // length, length)
     shape = shape_of(ModelSection(source=str(tiny_model_folder)))
     assert shape is not None
     estimated = 1e9 * total(shape, settings, "single", 1)
     measured = peak_bytes(tiny_model_folder, settings, rows)
     assert measured / FACTOR < estimated < measured * FACTOR
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["ddp", "zero2", "zero3"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_estimate_is_near_the_true_peak_of_each_of_two_ranks(
+    tiny_model_folder: Path, tmp_path: Path, dtype: str, engine: EngineName
+) -> None:
+    if engine != "ddp":
+        pytest.importorskip("deepspeed")
+    settings, out = settings_with(1024, dtype), tmp_path / "peak.json"
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        memory_rank.__file__,
+    ]
+    command += [str(tiny_model_folder), settings.model_dump_json(), engine, str(out)]
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    subprocess.run(command, check=True, capture_output=True, env=variables)
+    shape = shape_of(ModelSection(source=str(tiny_model_folder)))
+    assert shape is not None
+    measured = json.loads(out.read_text())
+    assert measured / FACTOR < 1e9 * total(shape, settings, engine, 2) < measured * FACTOR
 
 
 @given(shapes, tokens, tokens, dtypes, engines, st.integers(1, 64))

@@ -182,6 +182,7 @@ class StepLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._offset = 0
+        self._passed_over: int | None = None
 
     def truncate(self, steps: int) -> None:
         """Keep the first `steps` lines; a torn last line goes with the rest."""
@@ -201,11 +202,18 @@ class StepLog:
         """Return all steps, in order."""
         return [json.loads(line) for line in self.path.read_text().splitlines()]
 
+    def follow(self) -> None:
+        """Let `new` wait for the file that the next training puts in place of the one that is here."""
+        self._offset = 0
+        self._passed_over = self.path.stat().st_ino if self.path.exists() else None
+
     def new(self) -> list[dict[str, Any]]:
         """Return the whole lines written since the last call, by another process."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
+            if os.fstat(file.fileno()).st_ino == self._passed_over:
+                return []
             file.seek(self._offset)
             lines = file.read()
         lines = lines[: lines.rfind(b"\n") + 1]

@@ -272,14 +272,11 @@ def _train_in_processes(job: TrainingJob, rows: Sequence[TokenRow], processes: i
     shutil.rmtree(folder, ignore_errors=True)
     job.write(folder, rows)
     steps = StepLog(job.out / STEPS)
-    shown = 0
+    steps.follow()
 
     def watch() -> None:
-        nonlocal shown
         for facts in steps.new():
-            if facts["step"] > shown:
-                shown = int(facts["step"])
-                on_step(shown, int(facts["steps"]), _note(facts))
+            on_step(int(facts["step"]), int(facts["steps"]), _note(facts))
 
     code = run_processes(train_worker.__name__, folder, processes, folder / "log.txt", watch)
     if code:
