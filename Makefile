@@ -68,5 +68,5 @@ $(RUNTIME): pyproject.toml | $(BIN)/python
 
 $(DEVELOPMENT): $(RUNTIME)
 	@echo "Installing the development tools"
-	@$(PIP) install -e '.[dev,cluster,merge,bench,distributed]'
+	@$(PIP) install -e '.[dev,cluster,merge,bench]'
 	@touch $@
