@@ -129,6 +129,7 @@ def _load_model(checkpoint: Path, dtype: ComputeDtype) -> "PreTrainedModel":
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from iar.services.engine_cache import attention_for
+    from iar.services.engine_linear import pack_linears
     from iar.services.memory import keep_freed_memory
 
     keep_freed_memory()
@@ -139,6 +140,8 @@ def _load_model(checkpoint: Path, dtype: ComputeDtype) -> "PreTrainedModel":
     )
     model.to(device)  # type: ignore[arg-type]
     model.eval()
+    if device == "cpu":
+        pack_linears(model)
     return model
 
 
