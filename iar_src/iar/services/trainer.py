@@ -106,14 +106,16 @@ def train(
     out.mkdir(parents=True, exist_ok=True)
     platform = platform or PlatformSection()
     name = engine_name(platform)
-    check_memory(start, settings, name, platform.processes)
+    check_memory(start, settings, name, platform.processes, adapter)
     job = TrainingJob(start, settings, seed, out, name, adapter)
     if platform.processes > 1 or name in ("zero2", "zero3"):
         return _train_in_processes(job, rows, platform.processes, on_step)
     return cast(TrainingResult, train_rank(job, rows, World(), on_step))
 
 
-def check_memory(start: Path, settings: TrainingSection, engine: EngineName, ranks: int) -> None:
+def check_memory(
+    start: Path, settings: TrainingSection, engine: EngineName, ranks: int, adapter: LoraSettings | None = None
+) -> None:
     """Raise UserError naming what would fit, where a rank takes more memory than this machine has for it."""
     from iar.config import ModelSection
     from iar.services.hardware import compute_dtype
@@ -125,7 +127,8 @@ def check_memory(start: Path, settings: TrainingSection, engine: EngineName, ran
         return
     dtype = str(compute_dtype(settings.compute_dtype)).removeprefix("torch.")
     section = type(settings).__name__.removesuffix("Section").lower()
-    need = Demand(start.name, section, shape, settings.model_copy(update={"compute_dtype": dtype}), engine, ranks)
+    settings = settings.model_copy(update={"compute_dtype": dtype})
+    need = Demand(start.name, section, shape, settings, engine, ranks, adapter)
     machine = this_machine(ranks)
     if said := refusal(need, machine):
         raise UserError(f"{said}; {remedy(need, machine)}")
