@@ -72,7 +72,8 @@ def operator(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Operator]]:
 
 def test_the_job_of_a_training_trains(tiny_model_folder: Path, tmp_path: Path, operator: type[Operator]) -> None:
     told: list[int] = []
-    result = train(tiny_model_folder, ROWS, SETTINGS, 5, tmp_path / "work", lambda step, *_: told.append(step), PLATFORM)
+    out = tmp_path / "work"
+    result = train(tiny_model_folder, ROWS, SETTINGS, 5, out, lambda step, *_: told.append(step), PLATFORM)
     assert told == list(range(1, result.steps + 1))
     assert (tmp_path / "work" / "checkpoint" / "model.safetensors").is_file()
     here = train(tiny_model_folder, ROWS, SETTINGS, 5, tmp_path / "here", lambda *_: None)
@@ -83,6 +84,6 @@ def test_what_a_rank_says_of_its_end_is_raised(
     tiny_model_folder: Path, tmp_path: Path, operator: type[Operator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operator, "rank_error", "training: no room")
-    with pytest.raises(UserError, match="^training: no room"):
+    with pytest.raises(UserError, match=r"^training: no room"):
         train(tiny_model_folder, ROWS, SETTINGS, 5, tmp_path / "work", lambda *_: None, PLATFORM)
     assert not list((tmp_path / "work" / "job").glob(train_worker.RESULT))

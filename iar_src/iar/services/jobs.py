@@ -186,9 +186,7 @@ class Cluster:
         labels = metadata["labels"] | ({RUN_LABEL: run} if run else {})
         return {"labels": labels} | ({"ownerReferences": owners} if owners else {})
 
-    def _asked(
-        self, what: str, call: Callable[[tuple[float, float]], Any], absent: int = 0, replaced: int = 0
-    ) -> Any:
+    def _asked(self, what: str, call: Callable[[tuple[float, float]], Any], absent: int = 0, replaced: int = 0) -> Any:
         """Return the answer, None for the status `absent`; ask again while the server is busy or away.
 
         Raises TemporaryError when patience ends, UserError for a right that is missing.
