@@ -52,6 +52,8 @@ def render_reference() -> str:
     sections = [_section(name, schema) for name in RunFile.model_fields]
     endpoint = schema["$defs"]["Endpoint"]
     server = f"## An LLM server\n\n{endpoint['description']} Written where a teacher or a judge stands.\n\n"
+    pool = schema["$defs"]["PoolSection"]
+    sections.append(f"## platform.pool\n\n{pool['description']}\n\n{_table(pool, schema['$defs'])}")
     return "\n".join([INTRODUCTION, *sections, server + _table(endpoint, schema["$defs"])])
 
 
@@ -70,7 +72,7 @@ def _referred(field: Schema) -> str:
 def _table(definition: Schema, models: Schema) -> str:
     required = set(definition.get("required", ()))
     rows = [
-        f"| `{key}` | {_kind(field, models)} | {_default(field, key in required)} | {_meaning(key, field)} |"
+        f"| `{key}` | {_kind(field, models)} | {_default(field, key in required, models)} | {_meaning(key, field)} |"
         for key, field in definition["properties"].items()
     ]
     return "\n".join(["| key | type | default | meaning |", "| --- | --- | --- | --- |", *map(_escaped, rows), ""])
@@ -86,9 +88,11 @@ def _escaped(row: str) -> str:
     return re.sub(r"`[^`]*`", lambda span: span[0].replace("|", r"\|"), row)
 
 
-def _default(field: Schema, required: bool) -> str:
+def _default(field: Schema, required: bool, models: Schema) -> str:
     if required:
         return "required"
+    if "$ref" in field and models[_referred(field)]["type"] == "object":
+        return "theirs"
     value = field["default"]
     return "empty" if value == "" else f"`{json.dumps(value, ensure_ascii=False)}`"
 
@@ -105,6 +109,8 @@ def _kind(field: Schema, models: Schema) -> str:
         return " or ".join(f"`{value}`" for value in field["enum"])
     if field["type"] == "array":
         return _list_kind(field, models)
+    if field["type"] == "object":
+        return f"{{name: {_kind(field['additionalProperties'], models)}}}" if "properties" not in field else "section"
     return ", ".join([TYPES[field["type"]], *_bounds(field)])
 
 
