@@ -1,6 +1,7 @@
 """The pipeline: documents -> qa-build -> inject -> align -> merge-candidate -> judge-eval -> selector -> register."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from kfp import compiler, dsl
@@ -107,3 +108,10 @@ def _on_cluster(task: Any, platform: PlatformSection, processes: int) -> None:
 def compile_pipeline(run_file: RunFile, path: Path) -> None:
     """Write the pipeline as intermediate representation (YAML); the same run file gives the same bytes."""
     compiler.Compiler().compile(build(run_file), str(path))
+
+
+def compiled_pipeline(run_file: RunFile) -> str:
+    """Return the intermediate representation as text."""
+    with TemporaryDirectory(prefix="iar-compile-") as folder:
+        compile_pipeline(run_file, path := Path(folder) / "pipeline.yaml")
+        return path.read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 """The compiled pipeline: the same bytes every time, and the same as the golden file."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 import yaml
 
 from iar.config import RunFile
-from iar.pipelines.post_training import compile_pipeline
+from iar.pipelines.post_training import build, compile_pipeline, compiled_pipeline
+from iar.services.pipeline_resources import kubernetes_resources
+from tests.crd_schemas import check, needs_crds
 
 GOLDEN = Path(__file__).parent / "golden" / "post_training.yaml"
 
@@ -123,3 +126,60 @@ def test_a_local_pipeline_says_nothing_of_kubernetes(tmp_path: Path) -> None:
         RunFile.model_validate({"run": {"name": "x"}, "documents": {"path": "docs"}}), tmp_path / "pipeline.yaml"
     )
     assert len(list(yaml.safe_load_all((tmp_path / "pipeline.yaml").read_text()))) == 1
+
+
+def resources(tmp_path: Path, name: str = "golden", namespace: str = "") -> str:
+    run_file = RunFile.model_validate({"run": {"name": name}, "documents": {"path": "docs"}})
+    return kubernetes_resources(run_file, GOLDEN.read_text(), namespace)
+
+
+def test_as_resources_the_version_is_named_by_content_and_follows_its_pipeline(tmp_path: Path) -> None:
+    text = resources(tmp_path)
+    pipeline, version = yaml.safe_load_all(text)
+
+    assert text == resources(tmp_path)
+    assert [one["kind"] for one in (pipeline, version)] == ["Pipeline", "PipelineVersion"]
+    assert pipeline["metadata"]["name"] == version["spec"]["pipelineName"] == "iar-golden"
+    waves = [one["metadata"]["annotations"]["argocd.argoproj.io/sync-wave"] for one in (pipeline, version)]
+    assert waves == ["0", "1"]
+    assert [version["spec"][key] for key in ("pipelineSpec", "platformSpec")] == golden_documents()
+    other = list(yaml.safe_load_all(kubernetes_resources(golden_run_file(), GOLDEN.read_text() + "\n# changed\n")))[1]
+    names = [one["metadata"]["name"] for one in (version, other)]
+    assert names[0] != names[1] and all(name.startswith("iar-golden-") for name in names)
+
+
+def golden_run_file() -> RunFile:
+    return RunFile.model_validate({"run": {"name": "golden"}, "documents": {"path": "docs"}})
+
+
+def golden_documents() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(GOLDEN.read_text()))
+
+
+def test_a_pipeline_without_platform_settings_has_no_platform_spec(tmp_path: Path) -> None:
+    text = yaml.safe_dump(golden_documents()[0])
+    _, version = yaml.safe_load_all(kubernetes_resources(golden_run_file(), text, "team-a"))
+    assert "platformSpec" not in version["spec"]
+    assert version["metadata"]["namespace"] == "team-a"
+
+
+def test_the_resources_are_those_of_kfps_own_compiler(tmp_path: Path) -> None:
+    from kfp.compiler import Compiler, KubernetesManifestOptions
+
+    run_file = golden_run_file()
+    ours = list(yaml.safe_load_all(kubernetes_resources(run_file, compiled_pipeline(run_file), "kubeflow")))
+    name, version = (one["metadata"]["name"] for one in ours)
+    options = KubernetesManifestOptions(name, name, version, version, "kubeflow", include_pipeline_manifest=True)
+    path = tmp_path / "kfp.yaml"
+    Compiler().compile(build(run_file), str(path), kubernetes_manifest_format=True, kubernetes_manifest_options=options)
+    for made, theirs in zip(ours, yaml.safe_load_all(path.read_text()), strict=True):
+        assert made["spec"] | {"description": ""} == theirs["spec"] | {"description": ""}
+        assert (made["apiVersion"], made["kind"]) == (theirs["apiVersion"], theirs["kind"])
+
+
+@needs_crds
+@pytest.mark.parametrize("name", ["golden", "ends-in-a-dash-", "x" * 41])
+def test_the_resources_fit_kubeflows_definitions(tmp_path: Path, name: str) -> None:
+    for resource in yaml.safe_load_all(resources(tmp_path, name)):
+        check(resource)
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", resource["metadata"]["name"])

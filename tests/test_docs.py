@@ -99,10 +99,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
     from iar.cli import app
 
     top: Any = typer.main.get_command(app)
-    missing = {"iar submit"} if page.name == "cluster.md" else set()
     for line in command_lines(page):
-        if line in missing:
-            continue
         command, words = top, shlex.split(line)[1:]
         while words and getattr(command, "commands", None):
             assert words[0] in command.commands, line

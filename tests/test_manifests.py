@@ -306,3 +306,55 @@ def test_the_way_to_llm_servers_opens_only_where_it_is_asked_for(tmp_path: Path)
     policies = [item for item in yaml.safe_load_all(done.stdout) if item["kind"] == "NetworkPolicy"]
     (opened,) = [item for item in policies if item["metadata"]["name"] == "llm-servers"]
     assert opened["spec"]["egress"][0]["ports"] == [{"protocol": "TCP", "port": 443}]
+
+
+@pytest.fixture(scope="module")
+def gitops(tmp_path_factory: pytest.TempPathFactory) -> list[Resource]:
+    """The small overlay with reconciliation, as docs/gitops.md says."""
+    root = tmp_path_factory.mktemp("gitops")
+    shutil.copytree(MANIFESTS, root / "manifests")
+    overlay = root / "manifests" / "overlays" / "dev"
+    (overlay / "runs").mkdir()
+    shutil.copy(overlay / "run.yaml", overlay / "runs" / "demo.yaml")
+    text = (overlay / "kustomization.yaml").read_text()
+    added = "configMapGenerator:\n  - name: iar-run-files\n    files: [runs/demo.yaml]\n"
+    text = text.replace("configMapGenerator:\n", added) + "components: [../../components/reconcile]\n"
+    (overlay / "kustomization.yaml").write_text(text)
+    done = subprocess.run(["kubectl", "kustomize", overlay], capture_output=True, text=True, check=True)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def test_after_a_sync_a_confined_job_reconciles_the_run_files(gitops: list[Resource]) -> None:
+    (job,) = [one for one in gitops if (one["kind"], one["metadata"]["name"]) == ("Job", "iar-reconcile")]
+    annotations = job["metadata"]["annotations"]
+    assert annotations["argocd.argoproj.io/hook"] == "PostSync"
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == named("dev", "Job", "iar-doctor")["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert container["args"][:2] == ["reconcile", "/run-files"]
+    assert pod["automountServiceAccountToken"] is False and pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    (token,) = volumes["kubeflow-token"]["projected"]["sources"]
+    assert token["serviceAccountToken"]["audience"] == "pipelines.kubeflow.org"
+    (files,) = [one for one in gitops if one["metadata"]["name"] == volumes["run-files"]["configMap"]["name"]]
+    assert list(files["data"]) == ["demo.yaml"] and files["metadata"]["name"].startswith("iar-run-files-")
+
+
+def test_the_command_of_the_reconciliation_job_exists(gitops: list[Resource], tmp_path: Path) -> None:
+    import typer
+
+    from iar.cli import app
+
+    (job,) = [one for one in gitops if (one["kind"], one["metadata"]["name"]) == ("Job", "iar-reconcile")]
+    name, _, *options = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    command: Any = typer.main.get_command(app)
+    known = {option for parameter in command.commands[name].params for option in parameter.opts}
+    assert {option for option in options if option.startswith("-")} <= known
+
+
+@needs_crds
+def test_the_argo_cd_application_fits_its_definition() -> None:
+    application = yaml.safe_load((MANIFESTS / "argocd" / "application.yaml").read_text())
+    check(application)
+    assert (MANIFESTS.parent / application["spec"]["source"]["path"] / "kustomization.yaml").is_file()

@@ -58,6 +58,9 @@ class RunSection(Section):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$", description="Lower case letters, digits, dashes.")
     seed: int = Field(17, ge=0, lt=10**9, description="Seeds data order, splits, masks and bootstrap resamples.")
     state: str = Field(".iar", description="Folder for artifacts, registry and logs; not part of the digest.")
+    rerun: Annotated[int, Field(ge=0, le=MOST)] = Field(
+        0, description="On a cluster: raise it to start the same run once more; not part of the digest."
+    )
 
 
 class ModelSection(Section):
@@ -396,8 +399,8 @@ class RunFile(Section):
 
     @property
     def digest(self) -> str:
-        """SHA-256 that identifies the run: of everything but the place of its state folder."""
-        return digest_json(self.model_dump(mode="json", exclude={"run": {"state"}}))
+        """SHA-256 that identifies the run: of everything but the place of its state folder and its repetition."""
+        return digest_json(self.model_dump(mode="json", exclude={"run": {"state", "rerun"}}))
 
     @property
     def run_id(self) -> str:

@@ -166,7 +166,7 @@ class PodEnd:
 def _end_of(pod: Manifest) -> PodEnd:
     status = pod.get("status") or {}
     ends = [one.get("state", {}).get("terminated") for one in status.get("containerStatuses") or ()]
-    end = next((one for one in ends if one), {})
+    end: Manifest = next((one for one in ends if one), {})
     holds = [one["type"] for one in status.get("conditions") or () if one["status"] == "True"]
     disrupted = "Disrupted" if "DisruptionTarget" in holds else ""
     said = end.get("reason", "") if end.get("reason") == "OOMKilled" else status.get("reason") or disrupted
