@@ -110,12 +110,13 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 
 def test_run_files_in_the_documentation_are_valid(tmp_path: Path) -> None:
     from iar.services.run_files import load_run_file
+    from iar.services.yaml_source import parse_yaml
 
     checked = 0
     for page in PAGES:
         for indent, block in re.findall(r"^( *)```yaml\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.M | re.S):
             lines = [line.removeprefix(indent) for line in block.splitlines()]
-            whole = {"run": {"name": "x"}, "documents": {"path": "x"}} | yaml.safe_load("\n".join(lines))
+            whole = {"run": {"name": "x"}, "documents": {"path": "x"}} | parse_yaml("\n".join(lines), page.name).data
             path = tmp_path / f"{checked}.yaml"
             path.write_text(yaml.safe_dump(whole, allow_unicode=True))
             load_run_file(path)

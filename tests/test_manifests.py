@@ -318,7 +318,8 @@ def gitops(tmp_path_factory: pytest.TempPathFactory) -> list[Resource]:
     shutil.copy(overlay / "run.yaml", overlay / "runs" / "demo.yaml")
     text = (overlay / "kustomization.yaml").read_text()
     added = "configMapGenerator:\n  - name: iar-run-files\n    files: [runs/demo.yaml]\n"
-    text = text.replace("configMapGenerator:\n", added) + "components: [../../components/reconcile]\n"
+    text = text.replace("configMapGenerator:\n", added)
+    text = text.replace("components:\n", "components:\n  - ../../components/reconcile\n")
     (overlay / "kustomization.yaml").write_text(text)
     done = subprocess.run(["kubectl", "kustomize", overlay], capture_output=True, text=True, check=True)
     return list(yaml.safe_load_all(done.stdout))

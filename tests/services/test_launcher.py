@@ -93,12 +93,13 @@ def test_a_job_is_created_and_followed_until_its_result_is_there(world: World) -
     assert world.job() is not None  # kept for whoever wants to look at it
 
 
-@pytest.mark.parametrize("queue_hours", [0.25, 1.0])
+@pytest.mark.parametrize("queue_hours", [0.2, 1.0])
 def test_a_suspended_job_waits_and_only_waiting_counts_for_the_queue(
     api: kmock.KubernetesEmulator, queue_hours: float
 ) -> None:
     world = World(api, PoolSection(queue="pool", queue_hours=queue_hours, run_hours=2.5))
-    world.script = plan((20 * MINUTE, ("Created", "Suspended")), (2 * HOUR, ("Running",)), (HOUR, ("Succeeded",)))
+    stages = (20 * MINUTE, ("Created", "Suspended")), (2 * HOUR, ("Running",)), (HOUR, ("Succeeded",))
+    world.script = plan(*stages, minute=5 * MINUTE)
     if queue_hours == 1.0:
         launch(world)
         assert world.clock.time > 2 * HOUR

@@ -189,9 +189,11 @@ class Limits:
         before, since = self.last or (state, now)
         self.last = (state, now)
         if before == "running":
-            self.waited, self.ran = 0.0, self.ran + now - since
+            self.ran += now - since
         else:
             self.waited += now - since
+        if state == "running":  # however late, it has its pods
+            self.waited = 0.0
         if self.ran > self.spec.pool.run_hours * HOUR:
             return _too_long(self.spec)
         if self.waited > self.spec.pool.queue_hours * HOUR:
