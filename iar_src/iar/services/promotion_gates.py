@@ -7,13 +7,13 @@ from pathlib import Path
 
 from iar.config import RunFile
 from iar.errors import NoFeasibleCandidate, UserError
-from iar.methods.digest import digest_file, digest_json
+from iar.methods.digest import digest_json
 from iar.records import FunnelStep, ModelScores, Selection, from_json, read_records, to_json
 from iar.services.checkpoints import weights_digest
 from iar.services.findings import Check, guarded
 from iar.services.model_versions import MODEL, ModelVersions
 from iar.services.registry import RETRACT, Registry, short_id
-from iar.services.test_lock import READ_TEST
+from iar.services.test_lock import readings
 from iar.services.workspace import Ref, Workspace
 
 SHOWN = 3
@@ -97,8 +97,7 @@ def check_test(one: Finalist, registry: Registry, reused: bool) -> Check:
     """The held-out test was taken by this pick, and by no other model before it."""
     if one.scores is None:
         return Check("test", "fail", f"{one.selection.pick} has no test scores", "run the run file again")
-    held_out = digest_file(one.artifacts["qa-build"].path / "test.jsonl")
-    reads = [event.payload for event in registry.events(held_out) if event.kind == READ_TEST]
+    reads = readings(one.artifacts["qa-build"].path, registry)
     ours = [place for place, read in enumerate(reads) if read["decision"] == one.decision]
     if not ours:
         detail = f"the registry knows of no reading of the test for {one.selection.pick}"
