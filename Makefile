@@ -29,7 +29,7 @@ test-services: $(DEVELOPMENT)  ## tests against real servers, which they install
 	@$(BIN)/python -m pytest -m services
 
 test-all: $(DEVELOPMENT)  ## every test
-	@PYTHON=$(abspath $(BIN)/python) bash tests/services_real/install.sh
+	@PYTHON=$(abspath $(BIN)/python) bash tests/services_real/install.sh chromium
 	@$(BIN)/python -m pytest
 
 check: $(DEVELOPMENT)  ## style, types and the direction of imports

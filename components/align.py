@@ -2,16 +2,17 @@
 
 from kfp import dsl
 
-from iar.components import component
+from iar.components import launcher
 
 
-@component
+@launcher()
 def align(
     run_file: str,
     data: str,
     base: str,
     metrics: dsl.Output[dsl.Metrics],
     summary: dsl.Output[dsl.Markdown],
+    task_config: dsl.TaskConfig,
     name: str,
     start: str = "",
 ) -> str:
@@ -19,4 +20,4 @@ def align(
     from iar.services.task_process import run_component
 
     inputs = {"data": data, "base": base, "start": start}
-    return run_component("align", run_file, inputs, metrics, summary, name=name)
+    return run_component("align", run_file, inputs, metrics, summary, name=name, task_config=vars(task_config))

@@ -2,15 +2,16 @@
 
 from kfp import dsl
 
-from iar.components import component
+from iar.components import launcher
 
 
-@component
+@launcher()
 def baseline(
     run_file: str,
     base: str,
     metrics: dsl.Output[dsl.Metrics],
     summary: dsl.Output[dsl.Markdown],
+    task_config: dsl.TaskConfig,
     name: str,
     recipe: str,
     data: str = "",
@@ -22,4 +23,5 @@ def baseline(
     from iar.services.task_process import run_component
 
     inputs = {"data": data, "base": base, "inject": inject, "tuned": tuned, "vanilla": vanilla}
-    return run_component("baseline", run_file, inputs, metrics, summary, name=name, recipe=recipe)
+    given = vars(task_config)
+    return run_component("baseline", run_file, inputs, metrics, summary, name=name, recipe=recipe, task_config=given)

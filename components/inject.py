@@ -2,19 +2,20 @@
 
 from kfp import dsl
 
-from iar.components import component
+from iar.components import launcher
 
 
-@component
+@launcher()
 def inject(
     run_file: str,
     data: str,
     base: str,
     metrics: dsl.Output[dsl.Metrics],
     summary: dsl.Output[dsl.Markdown],
+    task_config: dsl.TaskConfig,
 ) -> str:
     """Train theta_0 to reconstruct the documents: theta_I."""
     from iar.services.task_process import run_component
 
     inputs = {"data": data, "base": base}
-    return run_component("inject", run_file, inputs, metrics, summary)
+    return run_component("inject", run_file, inputs, metrics, summary, task_config=vars(task_config))

@@ -1,6 +1,7 @@
 """The pipeline: documents -> qa-build -> inject -> align -> merge-candidate -> judge-eval -> selector -> register."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from kfp import compiler, dsl
@@ -15,7 +16,8 @@ from iar.components.merge_candidate import merge_candidate
 from iar.components.qa_build import qa_build
 from iar.components.register import register
 from iar.components.selector import selector
-from iar.config import RunFile
+from iar.config import PlatformSection, RunFile
+from iar.methods.job_spec import STATE
 from iar.services.stage_keys import RECIPES
 
 
@@ -26,6 +28,8 @@ def build(settings: RunFile) -> Any:
     def task(component: Any, name: str, /, **inputs: Any) -> Any:
         made = component(**inputs).set_display_name(name).set_caching_options(False)
         made.set_container_image(settings.platform.image)
+        if settings.platform.backend == "kubeflow":
+            _on_cluster(made, settings.platform, _processes(component, settings.platform))
         return made.outputs["Output"]
 
     @dsl.pipeline(name="iar-post-training", description="Inject, Align, Recover: documents into a model's weights.")
@@ -73,6 +77,41 @@ def build(settings: RunFile) -> Any:
     return post_training
 
 
+def _processes(component: Any, platform: PlatformSection) -> int:
+    """Return the processes on GPUs that one node of a task has; of a training they are its job's."""
+    if component in (inject, align, baseline):
+        return platform.processes // platform.pool.nodes
+    return 1 if component in (judge_eval, locked_test) else 0
+
+
+def _on_cluster(task: Any, platform: PlatformSection, processes: int) -> None:
+    """Give a task the state volume and the secrets, and what its processes need on the pool."""
+    from kfp import kubernetes
+
+    pool = platform.pool
+    kubernetes.mount_pvc(task, pvc_name=pool.state_claim, mount_path=STATE)
+    for variable, place in pool.secrets.items():
+        secret, _, key = place.partition("/")
+        kubernetes.use_secret_as_env(task, secret_name=secret, secret_key_to_env={key: variable})
+    if not processes:
+        return
+    cpus, memory = f"{pool.cpus_per_process * processes:g}", f"{pool.memory_gb_per_process * processes:g}Gi"
+    task.set_cpu_request(cpus).set_cpu_limit(cpus).set_memory_request(memory).set_memory_limit(memory)
+    if pool.gpu:
+        task.set_accelerator_type(pool.gpu).set_accelerator_limit(processes)
+    for label, value in pool.node_selector.items():
+        kubernetes.add_node_selector(task, label_key=label, label_value=value)
+    for key in pool.tolerations:
+        kubernetes.add_toleration(task, key=key, operator="Exists", effect="NoSchedule")
+
+
 def compile_pipeline(run_file: RunFile, path: Path) -> None:
     """Write the pipeline as intermediate representation (YAML); the same run file gives the same bytes."""
     compiler.Compiler().compile(build(run_file), str(path))
+
+
+def compiled_pipeline(run_file: RunFile) -> str:
+    """Return the intermediate representation as text."""
+    with TemporaryDirectory(prefix="iar-compile-") as folder:
+        compile_pipeline(run_file, path := Path(folder) / "pipeline.yaml")
+        return path.read_text(encoding="utf-8")

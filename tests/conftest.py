@@ -3,8 +3,13 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.tiny_model import make_tiny_model
+
+# How long one example takes says nothing of the code on a busy machine.
+settings.register_profile("busy-machine", deadline=None)
+settings.load_profile("busy-machine")
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """The compiled pipeline: the same bytes every time, and the same as the golden file."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,21 @@ import pytest
 import yaml
 
 from iar.config import RunFile
-from iar.pipelines.post_training import compile_pipeline
+from iar.pipelines.post_training import build, compile_pipeline, compiled_pipeline
+from iar.services.pipeline_resources import kubernetes_resources
+from tests.crd_schemas import check, needs_crds
 
 GOLDEN = Path(__file__).parent / "golden" / "post_training.yaml"
 
 
 def compiled(folder: Path, shards: int = 2) -> bytes:
-    settings = {"candidate_shards": shards, "image": "registry.example/iar:1", "backend": "kubeflow"}
+    settings: dict[str, Any] = {
+        "candidate_shards": shards,
+        "image": "registry.example/iar:1",
+        "backend": "kubeflow",
+        "processes": 16,
+    }
+    settings["pool"] = {"nodes": 2, "secrets": {"KEY": "judges/a"}}
     run_file = RunFile.model_validate({"run": {"name": "golden"}, "documents": {"path": "docs"}, "platform": settings})
     compile_pipeline(run_file, folder / "pipeline.yaml")
     return (folder / "pipeline.yaml").read_bytes()
@@ -32,8 +41,16 @@ def test_the_pipeline_is_the_golden_one(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    spec: dict[str, Any] = yaml.safe_load(compiled(tmp_path_factory.mktemp("compiled"), shards=12))
+    spec: dict[str, Any] = next(yaml.safe_load_all(compiled(tmp_path_factory.mktemp("compiled"), shards=12)))
     return spec
+
+
+@pytest.fixture(scope="module")
+def pods(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What Kubernetes is told of each task's pod, by the names of components."""
+    documents = list(yaml.safe_load_all(compiled(tmp_path_factory.mktemp("compiled"), shards=1)))
+    executors: dict[str, Any] = documents[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    return {name.removeprefix("exec-"): executor for name, executor in executors.items()}
 
 
 def test_every_task_has_a_readable_name_and_kfp_caches_none(tasks: dict[str, Any]) -> None:
@@ -74,3 +91,95 @@ def test_the_run_file_is_the_only_parameter(tasks: dict[str, Any]) -> None:
     parameters = tasks["root"]["inputDefinitions"]["parameters"]
     assert list(parameters) == ["run_file"]
     assert RunFile.model_validate_json(parameters["run_file"]["defaultValue"]).run.name == "golden"
+
+
+def test_every_task_on_a_cluster_mounts_the_state_volume_and_finds_the_secrets(pods: dict[str, Any]) -> None:
+    assert {"qa-build", "inject", "align", "merge-candidate", "judge-eval", "register"} <= set(pods)
+    for name, pod in pods.items():
+        (mount,) = pod["pvcMount"]
+        assert (mount["constant"], mount["mountPath"]) == ("iar-state", "/state"), name
+        (secret,) = pod["secretAsEnv"]
+        assert secret["secretName"] == "judges" and secret["keyToEnv"] == [{"secretKey": "a", "envVar": "KEY"}], name
+
+
+def test_training_hands_what_it_asks_for_to_its_job_and_evaluation_takes_one_gpu(
+    tasks: dict[str, Any], pods: dict[str, Any]
+) -> None:
+    components = tasks["components"]
+    for name, executor in tasks["deploymentSpec"]["executors"].items():
+        name = name.removeprefix("exec-")
+        asked = executor["container"].get("resources", {}).get("accelerator", {}).get("resourceCount")
+        passed = {one["field"]: one.get("applyToTask", False) for one in components[f"comp-{name}"].get(
+            "taskConfigPassthroughs", ())}  # fmt: skip
+        trains = name.startswith(("inject", "align", "baseline"))
+        assert asked == ("8" if trains else "1" if name.startswith(("judge-eval", "locked-test")) else None), name
+        assert bool(passed) == trains, name
+        if trains:
+            # The launcher's own pod asks for no GPU and stands anywhere, but sees the same volume and variables.
+            assert not passed["RESOURCES"] and not passed["KUBERNETES_NODE_SELECTOR"], name
+            assert passed["KUBERNETES_VOLUMES"] and passed["ENV"], name
+    assert "nodeSelector" in pods["judge-eval"] and "nodeSelector" not in pods["merge-candidate"]
+
+
+def test_a_local_pipeline_says_nothing_of_kubernetes(tmp_path: Path) -> None:
+    compile_pipeline(
+        RunFile.model_validate({"run": {"name": "x"}, "documents": {"path": "docs"}}), tmp_path / "pipeline.yaml"
+    )
+    assert len(list(yaml.safe_load_all((tmp_path / "pipeline.yaml").read_text()))) == 1
+
+
+def resources(tmp_path: Path, name: str = "golden", namespace: str = "") -> str:
+    run_file = RunFile.model_validate({"run": {"name": name}, "documents": {"path": "docs"}})
+    return kubernetes_resources(run_file, GOLDEN.read_text(), namespace)
+
+
+def test_as_resources_the_version_is_named_by_content_and_follows_its_pipeline(tmp_path: Path) -> None:
+    text = resources(tmp_path)
+    pipeline, version = yaml.safe_load_all(text)
+
+    assert text == resources(tmp_path)
+    assert [one["kind"] for one in (pipeline, version)] == ["Pipeline", "PipelineVersion"]
+    assert pipeline["metadata"]["name"] == version["spec"]["pipelineName"] == "iar-golden"
+    waves = [one["metadata"]["annotations"]["argocd.argoproj.io/sync-wave"] for one in (pipeline, version)]
+    assert waves == ["0", "1"]
+    assert [version["spec"][key] for key in ("pipelineSpec", "platformSpec")] == golden_documents()
+    other = list(yaml.safe_load_all(kubernetes_resources(golden_run_file(), GOLDEN.read_text() + "\n# changed\n")))[1]
+    names = [one["metadata"]["name"] for one in (version, other)]
+    assert names[0] != names[1] and all(name.startswith("iar-golden-") for name in names)
+
+
+def golden_run_file() -> RunFile:
+    return RunFile.model_validate({"run": {"name": "golden"}, "documents": {"path": "docs"}})
+
+
+def golden_documents() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(GOLDEN.read_text()))
+
+
+def test_a_pipeline_without_platform_settings_has_no_platform_spec(tmp_path: Path) -> None:
+    text = yaml.safe_dump(golden_documents()[0])
+    _, version = yaml.safe_load_all(kubernetes_resources(golden_run_file(), text, "team-a"))
+    assert "platformSpec" not in version["spec"]
+    assert version["metadata"]["namespace"] == "team-a"
+
+
+def test_the_resources_are_those_of_kfps_own_compiler(tmp_path: Path) -> None:
+    from kfp.compiler import Compiler, KubernetesManifestOptions
+
+    run_file = golden_run_file()
+    ours = list(yaml.safe_load_all(kubernetes_resources(run_file, compiled_pipeline(run_file), "kubeflow")))
+    name, version = (one["metadata"]["name"] for one in ours)
+    options = KubernetesManifestOptions(name, name, version, version, "kubeflow", include_pipeline_manifest=True)
+    path = tmp_path / "kfp.yaml"
+    Compiler().compile(build(run_file), str(path), kubernetes_manifest_format=True, kubernetes_manifest_options=options)
+    for made, theirs in zip(ours, yaml.safe_load_all(path.read_text()), strict=True):
+        assert made["spec"] | {"description": ""} == theirs["spec"] | {"description": ""}
+        assert (made["apiVersion"], made["kind"]) == (theirs["apiVersion"], theirs["kind"])
+
+
+@needs_crds
+@pytest.mark.parametrize("name", ["golden", "ends-in-a-dash-", "x" * 41])
+def test_the_resources_fit_kubeflows_definitions(tmp_path: Path, name: str) -> None:
+    for resource in yaml.safe_load_all(resources(tmp_path, name)):
+        check(resource)
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", resource["metadata"]["name"])

@@ -11,10 +11,18 @@ from typing import Any
 import pytest
 import yaml
 
+from iar.config import Endpoint
+from iar.services.run_files import load_run_file
+from tests.crd_schemas import check, needs_crds, schemas
+
 ROOT = Path(__file__).parents[1]
 MANIFESTS = ROOT / "manifests"
 OVERLAYS = ("dev", "a100")
+# Kinds that belong to no namespace; the server refuses one that names any.
+OF_THE_CLUSTER = ("Namespace", "PriorityClass", "ClusterQueue", "ResourceFlavor", "WorkloadPriorityClass")
 SECRET_NAME = re.compile(r"password|secret|token|api_?key", re.IGNORECASE)
+
+RIGHTS = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 
 pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
 each_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
@@ -68,7 +76,7 @@ def words(value: Any) -> Iterator[tuple[str, Any]]:
 @each_overlay
 def test_every_container_is_confined(overlay: str) -> None:
     found = list(containers(overlay))
-    assert len(found) == 3
+    assert len(found) == {"dev": 3, "a100": 7}[overlay]
     for name, pod, container in found:
         for key, wanted in (("runAsNonRoot", True), ("seccompProfile", {"type": "RuntimeDefault"})):
             assert pod["securityContext"][key] == wanted, name
@@ -95,13 +103,14 @@ def test_every_container_has_a_place_to_write_and_resources(overlay: str) -> Non
 
 @each_overlay
 def test_images_are_pinned_and_named_in_one_place(overlay: str) -> None:
-    base = yaml.safe_load((MANIFESTS / "base" / "kustomization.yaml").read_text())
-    known = {f"{image['newName']}:{image['newTag']}" for image in base["images"]}
+    place = MANIFESTS / "components" / "images" / "kustomization.yaml"
+    images = yaml.safe_load(place.read_text())["images"]
+    known = {f"{image['newName']}:{image['newTag']}" for image in images}
     used = {container["image"] for _, _, container in containers(overlay)}
-    assert used == known
+    assert used == (known if overlay == "a100" else {image for image in known if "vllm" not in image})
     assert not [image for image in used if image.endswith(":latest") or ":" not in image.rpartition("/")[2]]
-    others = [path for path in MANIFESTS.rglob("*.yaml") if path != MANIFESTS / "base" / "kustomization.yaml"]
-    names = {image["newName"] for image in base["images"]}
+    others = [path for path in MANIFESTS.rglob("*.yaml") if path != place]
+    names = {image["newName"] for image in images}
     assert not [path for path in others for name in names if name in path.read_text(encoding="utf-8")]
 
 
@@ -122,7 +131,12 @@ def test_secrets_stand_in_no_manifest(overlay: str) -> None:
 def test_the_namespace_admits_only_restricted_pods_and_holds_everything(overlay: str) -> None:
     (namespace,) = of_kind(overlay, "Namespace")
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
-    inside = [resource for resource in render(overlay) if resource["kind"] != "Namespace"]
+    inside = [resource for resource in render(overlay) if resource["kind"] not in OF_THE_CLUSTER]
+    assert not [
+        resource
+        for resource in render(overlay)
+        if resource["kind"] in OF_THE_CLUSTER and "namespace" in resource["metadata"]
+    ]
     assert {resource["metadata"]["namespace"] for resource in inside} == {namespace["metadata"]["name"]}
 
 
@@ -133,6 +147,11 @@ def test_accounts_have_few_rights_and_only_tasks_have_any(overlay: str) -> None:
     for rule in role["rules"]:
         assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
         assert "secrets" not in rule["resources"]
+        for resource in rule["resources"]:
+            # Why each right is given stands in the table of docs/cluster.md.
+            row = next(line for line in RIGHTS.splitlines() if line.startswith(f"| `{resource}` |"))
+            assert [verb.strip() for verb in row.split("|")[2].split(",")] == rule["verbs"], resource
+            assert len(row.split("|")[3]) > 10, resource
     (binding,) = of_kind(overlay, "RoleBinding")
     assert [subject["name"] for subject in binding["subjects"]] == ["iar-pipeline"]
     for name, template in pods(overlay):
@@ -169,8 +188,6 @@ def test_references_between_resources_hold(overlay: str) -> None:
 
 @each_overlay
 def test_the_run_file_of_an_overlay_is_valid_and_points_at_its_servers(overlay: str) -> None:
-    from iar.services.run_files import load_run_file
-
     run_file = load_run_file(MANIFESTS / "overlays" / overlay / "run.yaml")
     services = {service["metadata"]["name"] for service in of_kind(overlay, "Service")}
     assert run_file.register.tracking_uri == "http://mlflow:5000"
@@ -185,6 +202,87 @@ def test_dev_is_small_and_needs_no_gpu() -> None:
         assert "nvidia.com/gpu" not in container["resources"]["limits"], name
         assert int(container["resources"]["limits"]["cpu"]) <= 2, name
     assert named("dev", "PersistentVolumeClaim", "iar-state")["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert not {resource["kind"] for resource in render("dev")} & {"ClusterQueue", "PriorityClass", "ResourceQuota"}
+
+
+@needs_crds
+@each_overlay
+def test_custom_resources_match_their_schemas(overlay: str) -> None:
+    known = [one for one in render(overlay) if (one["apiVersion"], one["kind"]) in schemas()]
+    assert {one["kind"] for one in known} == (
+        {"ClusterQueue", "LocalQueue", "ResourceFlavor"} if overlay == "a100" else set()
+    )
+    for resource in known:
+        check(resource)
+
+
+@each_overlay
+def test_resources_of_kubernetes_itself_match_its_schemas(overlay: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate").validate
+    for resource in render(overlay):
+        group = resource["apiVersion"].rpartition("/")[0]
+        if "kueue" not in group:
+            validate(resource, "1.30", strict=True)
+
+
+def test_the_pool_hangs_together() -> None:
+    pool = load_run_file(MANIFESTS / "overlays" / "a100" / "run.yaml").platform.pool
+    queue = named("a100", "LocalQueue", pool.queue)
+    assert queue["metadata"]["namespace"] == "iar"
+    (group,) = named("a100", "ClusterQueue", queue["spec"]["clusterQueue"])["spec"]["resourceGroups"]
+    assert pool.gpu in group["coveredResources"]
+    (flavor,) = group["flavors"]
+    assert named("a100", "ResourceFlavor", flavor["name"])["spec"]["nodeLabels"] == pool.node_selector
+    priorities = {one["metadata"]["name"]: one["value"] for one in of_kind("a100", "PriorityClass")}
+    assert priorities["iar-serving"] > priorities[pool.priority_class]
+    assert named("a100", "WorkloadPriorityClass", pool.priority_class)
+    quota = named("a100", "ResourceQuota", "iar")["spec"]["hard"]
+    gpus = next(one["nominalQuota"] for one in flavor["resources"] if one["name"] == pool.gpu)
+    assert int(quota[f"requests.{pool.gpu}"]) >= int(gpus) + 4
+    assert named("a100", "LimitRange", "iar")
+
+
+def test_judges_and_teacher_are_those_of_the_run_file() -> None:
+    run_file = load_run_file(MANIFESTS / "overlays" / "a100" / "run.yaml")
+    asked = [
+        server for server in (run_file.qa_build.teacher, *run_file.evaluate.judges) if isinstance(server, Endpoint)
+    ]
+    assert len(asked) == 4
+    for server in asked:
+        assert server.base_url == f"http://{server.name}:8000/v1"
+        (deployment, service) = (named("a100", kind, server.name) for kind in ("Deployment", "Service"))
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        assert service["spec"]["selector"].items() <= labels.items()
+        assert labels["app.kubernetes.io/name"] == server.model
+        budget = named("a100", "PodDisruptionBudget", server.name)["spec"]
+        assert budget["selector"]["matchLabels"].items() <= labels.items() and budget["maxUnavailable"] == 1
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        assert {"startupProbe", "readinessProbe", "livenessProbe"} <= set(container)
+        others = [one for one in of_kind("a100", "Service") if one["metadata"]["name"] != server.name]
+        assert not [one for one in others if one["spec"]["selector"].items() <= labels.items()]
+
+
+@each_overlay
+def test_pods_of_a_training_reach_each_other_and_nobody_else(overlay: str) -> None:
+    ours = {"app.kubernetes.io/name": "iar-train"}
+    policy = named(overlay, "NetworkPolicy", "training")["spec"]
+    assert policy["podSelector"] == {"matchLabels": ours}
+    assert policy["ingress"][0]["from"] == policy["egress"][0]["to"] == [{"podSelector": {"matchLabels": ours}}]
+    assert "iar-train" in str(named(overlay, "NetworkPolicy", "tasks")["spec"]["podSelector"])
+
+
+def test_artifacts_in_s3_take_their_credentials_from_a_secret(tmp_path: Path) -> None:
+    shutil.copytree(MANIFESTS, tmp_path / "manifests")
+    overlay = tmp_path / "manifests" / "overlays" / "dev"
+    place = overlay / "kustomization.yaml"
+    place.write_text(place.read_text().replace("components:\n", "components:\n  - ../../components/s3\n"))
+    done = subprocess.run(["kubectl", "kustomize", overlay], capture_output=True, text=True, check=True)
+    (mlflow,) = [item for item in yaml.safe_load_all(done.stdout) if item["kind"] == "Deployment"]
+    (container,) = mlflow["spec"]["template"]["spec"]["containers"]
+    assert "--artifacts-destination=s3://iar-mlflow" in container["args"]
+    env = {one["name"]: one for one in container["env"]}
+    for name, key in (("AWS_ACCESS_KEY_ID", "access-key"), ("AWS_SECRET_ACCESS_KEY", "secret-key")):
+        assert env[name]["valueFrom"] == {"secretKeyRef": {"name": "iar-s3", "key": key}}
 
 
 def test_a100_asks_for_the_pool_and_a_larger_volume() -> None:
@@ -202,9 +300,62 @@ def test_the_way_to_llm_servers_opens_only_where_it_is_asked_for(tmp_path: Path)
     assert "llm-servers" not in {policy["metadata"]["name"] for policy in of_kind("dev", "NetworkPolicy")}
     shutil.copytree(MANIFESTS, tmp_path / "manifests")
     overlay = tmp_path / "manifests" / "overlays" / "dev"
-    with (overlay / "kustomization.yaml").open("a") as file:
-        file.write("components: [../../components/llm-egress]\n")
+    place = overlay / "kustomization.yaml"
+    place.write_text(place.read_text().replace("components:\n", "components:\n  - ../../components/llm-egress\n"))
     done = subprocess.run(["kubectl", "kustomize", overlay], capture_output=True, text=True, check=True)
     policies = [item for item in yaml.safe_load_all(done.stdout) if item["kind"] == "NetworkPolicy"]
     (opened,) = [item for item in policies if item["metadata"]["name"] == "llm-servers"]
     assert opened["spec"]["egress"][0]["ports"] == [{"protocol": "TCP", "port": 443}]
+
+
+@pytest.fixture(scope="module")
+def gitops(tmp_path_factory: pytest.TempPathFactory) -> list[Resource]:
+    """The small overlay with reconciliation, as docs/gitops.md says."""
+    root = tmp_path_factory.mktemp("gitops")
+    shutil.copytree(MANIFESTS, root / "manifests")
+    overlay = root / "manifests" / "overlays" / "dev"
+    (overlay / "runs").mkdir()
+    shutil.copy(overlay / "run.yaml", overlay / "runs" / "demo.yaml")
+    text = (overlay / "kustomization.yaml").read_text()
+    added = "configMapGenerator:\n  - name: iar-run-files\n    files: [runs/demo.yaml]\n"
+    text = text.replace("configMapGenerator:\n", added)
+    text = text.replace("components:\n", "components:\n  - ../../components/reconcile\n")
+    (overlay / "kustomization.yaml").write_text(text)
+    done = subprocess.run(["kubectl", "kustomize", overlay], capture_output=True, text=True, check=True)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def test_after_a_sync_a_confined_job_reconciles_the_run_files(gitops: list[Resource]) -> None:
+    (job,) = [one for one in gitops if (one["kind"], one["metadata"]["name"]) == ("Job", "iar-reconcile")]
+    annotations = job["metadata"]["annotations"]
+    assert annotations["argocd.argoproj.io/hook"] == "PostSync"
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == named("dev", "Job", "iar-doctor")["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert container["args"][:2] == ["reconcile", "/run-files"]
+    assert pod["automountServiceAccountToken"] is False and pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    (token,) = volumes["kubeflow-token"]["projected"]["sources"]
+    assert token["serviceAccountToken"]["audience"] == "pipelines.kubeflow.org"
+    (files,) = [one for one in gitops if one["metadata"]["name"] == volumes["run-files"]["configMap"]["name"]]
+    assert list(files["data"]) == ["demo.yaml"] and files["metadata"]["name"].startswith("iar-run-files-")
+
+
+def test_the_command_of_the_reconciliation_job_exists(gitops: list[Resource], tmp_path: Path) -> None:
+    import typer
+
+    from iar.cli import app
+
+    (job,) = [one for one in gitops if (one["kind"], one["metadata"]["name"]) == ("Job", "iar-reconcile")]
+    name, _, *options = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    command: Any = typer.main.get_command(app)
+    known = {option for parameter in command.commands[name].params for option in parameter.opts}
+    assert {option for option in options if option.startswith("-")} <= known
+
+
+@needs_crds
+def test_the_argo_cd_application_fits_its_definition() -> None:
+    application = yaml.safe_load((MANIFESTS / "argocd" / "application.yaml").read_text())
+    check(application)
+    assert (MANIFESTS.parent / application["spec"]["source"]["path"] / "kustomization.yaml").is_file()

@@ -22,6 +22,7 @@ from iar.cli_options import (
     state_folder,
     with_recipes,
 )
+from iar.cli_platform import Host, Namespace, promote, reconcile, submit
 from iar.errors import ExitCode, IarError, NoFeasibleCandidate, UserError
 
 if TYPE_CHECKING:
@@ -86,19 +87,27 @@ def _summary(result: Any) -> str:
 def compile_(
     run_yaml: RunPath,
     out: Annotated[Path | None, typer.Option("--output", "-o", help="File; default NAME-pipeline.yaml.")] = None,
+    kubernetes: Annotated[bool, typer.Option("--kubernetes", help="As resources for GitOps.")] = False,
+    namespace: Annotated[str, typer.Option("--namespace", help="Namespace in these resources.")] = "",
     set_: Set = None,
     recipes: Recipes = None,
 ) -> None:
     """Write the pipeline as Kubeflow IR YAML. The same run file gives the same bytes."""
+    if namespace and not kubernetes:
+        raise UserError("--namespace: IR has none; give --kubernetes with it")
     run_file = load(run_yaml, with_recipes(set_, recipes), None)
-    from iar.pipelines.post_training import compile_pipeline
+    from iar.pipelines.post_training import compiled_pipeline
+    from iar.services.pipeline_resources import kubernetes_resources
 
     path = out or Path(f"{run_file.run.name}-pipeline.yaml")
     if path.suffix != ".yaml" or path.is_dir():
         raise UserError(f"--output {path}: not the name of a YAML file; give one that ends in .yaml")
+    text = compiled_pipeline(run_file)
+    if kubernetes:
+        text = kubernetes_resources(run_file, text, namespace)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        compile_pipeline(run_file, path)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"--output {path}: {error.strerror}; give a file that you can write") from error
     typer.echo(str(path))
@@ -183,17 +192,33 @@ def _converse(model: Any) -> None:
 
 
 @app.command()
-def doctor(run_yaml: MaybeRunPath = None, set_: Set = None, state: State = None, as_json: AsJson = False) -> None:
+def doctor(
+    run_yaml: MaybeRunPath = None,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Check a Kubernetes cluster instead.")] = False,
+    namespace: Namespace = "",
+    host: Host = "",
+    s3: Annotated[str, typer.Option("--s3", metavar="s3://BUCKET/PREFIX", help="A store to check beside it.")] = "",
+    set_: Set = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
     """Check this machine and a run file. Exit code 2 when something fails."""
     from dataclasses import asdict
 
     from iar.console import open_console, print_check
-    from iar.services.doctor import examine
 
     run_file = load(run_yaml, set_, state) if run_yaml else None
+    if cluster:
+        from iar.services.doctor_cluster import examine_cluster
+
+        findings = examine_cluster(run_file, namespace, host, s3)
+    else:
+        from iar.services.doctor import examine
+
+        findings = examine(run_file)
     console = open_console()
     checks = []
-    for check in examine(run_file):
+    for check in findings:
         checks.append(check)
         if not as_json:
             print_check(console, check)
@@ -201,6 +226,10 @@ def doctor(run_yaml: MaybeRunPath = None, set_: Set = None, state: State = None,
         print_json([asdict(check) for check in checks])
     if any(check.status == "fail" for check in checks):
         raise typer.Exit(ExitCode.USER_ERROR)
+
+
+for command in (submit, reconcile, promote):
+    app.command()(command)
 
 
 def _status(run_yaml: Path | None, overrides: list[str] | None, state: Path | None) -> dict[str, Any]:

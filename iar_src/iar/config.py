@@ -58,6 +58,9 @@ class RunSection(Section):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$", description="Lower case letters, digits, dashes.")
     seed: int = Field(17, ge=0, lt=10**9, description="Seeds data order, splits, masks and bootstrap resamples.")
     state: str = Field(".iar", description="Folder for artifacts, registry and logs; not part of the digest.")
+    rerun: Annotated[int, Field(ge=0, le=MOST)] = Field(
+        0, description="On a cluster: raise it to start the same run once more; not part of the digest."
+    )
 
 
 class ModelSection(Section):
@@ -279,6 +282,62 @@ class RegisterSection(Section):
         return url
 
 
+class PoolSection(Section):
+    """Where and how a cluster trains: a job on a pool of GPU nodes, one process a GPU."""
+
+    job: Literal["pytorchjob", "trainjob"] = Field(
+        "pytorchjob", description="Kind of the job: PyTorchJob v1 of the training operator, or TrainJob of Trainer v2."
+    )
+    runtime: str = Field("torch-distributed", min_length=1, description="ClusterTrainingRuntime of a trainjob.")
+    nodes: Annotated[int, Field(ge=1, le=256)] = Field(
+        1, description="Nodes, hence pods, that share platform.processes evenly; one node needs no fast network."
+    )
+    node_selector: dict[str, str] = Field(
+        {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"},
+        description="Labels of the pool's nodes, as GPU feature discovery sets them; {} = any node.",
+    )
+    tolerations: tuple[str, ...] = Field(
+        ("nvidia.com/gpu",), strict=False, description="Keys of the taints that keep others off the pool."
+    )
+    gpu: str = Field("nvidia.com/gpu", description="Resource that is one GPU; empty = trains on CPUs.")
+    cpus_per_process: Annotated[float, Field(gt=0, le=MOST)] = Field(
+        8.0, description="CPUs of each process; an eighth of an 8-GPU node leaves room for its system."
+    )
+    memory_gb_per_process: Annotated[float, Field(gt=0, le=MOST)] = Field(
+        96.0, description="GiB of memory of each process, enough to load a 32B model in bfloat16."
+    )
+    shared_memory_gb: Annotated[float, Field(gt=0, le=MOST)] = Field(
+        16.0,
+        description="GiB of /dev/shm, over which NCCL exchanges inside a node; the default of 64 MiB is too small.",
+    )
+    state_claim: str = Field(
+        "iar-state", min_length=1, description="Volume claim that all tasks and jobs mount as their state folder."
+    )
+    secrets: dict[str, Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[\w.-]+$")]] = Field(
+        {}, description="Environment variable to secret/key: what tasks and jobs find in it, such as PGPASSWORD."
+    )
+    env: dict[str, str] = Field(
+        {"NCCL_DEBUG": "WARN"}, description="Plain variables of the job, for NCCL above all; no secret belongs here."
+    )
+    queue: str = Field("", description="Kueue LocalQueue in which jobs wait; empty = jobs start at once.")
+    priority_class: str = Field("", description="PriorityClass of the job's pods; empty = the cluster's default.")
+    topology_key: str = Field(
+        "", description="Node label by whose value the pods of a job are kept together if possible; empty = anywhere."
+    )
+    queue_hours: Annotated[float, Field(gt=0, le=MOST)] = Field(
+        48.0, description="Longest wait for the pool, in the queue and until the pods run; a busy weekend."
+    )
+    run_hours: Annotated[float, Field(gt=0, le=MOST)] = Field(
+        72.0, description="Longest time that a training runs, all attempts together, waiting not counted."
+    )
+    retries: Annotated[int, Field(ge=0, le=100)] = Field(
+        3, description="New attempts after a temporary end, such as a lost node; each goes on from a restart point."
+    )
+    grace_seconds: Annotated[int, Field(ge=1, le=86_400)] = Field(
+        600, description="Time to write a restart point when a pod is told to end; some minutes for 32B weights."
+    )
+
+
 class PlatformSection(Section):
     """Where the stages run."""
 
@@ -291,8 +350,18 @@ class PlatformSection(Section):
         "gradients (zero2) or weights too (zero3) in parts; auto = single for one process, else ddp.",
     )
     processes: Annotated[int, Field(ge=1, le=1024)] = Field(
-        1, description="Training processes on this machine, one a GPU. Numbers change by rounding only."
+        1, description="Training processes in all, one a GPU. Numbers change by rounding only."
     )
+    pool: PoolSection = Field(PoolSection(), description="Where a cluster trains: [the keys below](#platformpool).")
+
+    @model_validator(mode="after")
+    def _nodes_share_processes(self) -> Self:
+        if self.processes % self.pool.nodes:
+            raise ValueError(
+                f"processes {self.processes} cannot be shared evenly by {self.pool.nodes} nodes; set processes to a "
+                "multiple of pool.nodes"
+            )
+        return self
 
     @model_validator(mode="after")
     def _engine_fits_processes(self) -> Self:
@@ -330,8 +399,8 @@ class RunFile(Section):
 
     @property
     def digest(self) -> str:
-        """SHA-256 that identifies the run: of everything but the place of its state folder."""
-        return digest_json(self.model_dump(mode="json", exclude={"run": {"state"}}))
+        """SHA-256 that identifies the run: of everything but the place of its state folder and its repetition."""
+        return digest_json(self.model_dump(mode="json", exclude={"run": {"state", "rerun"}}))
 
     @property
     def run_id(self) -> str:

@@ -63,11 +63,15 @@ def test_windows_cover_the_target_and_end_the_turn_once(prompt: int, target: int
         return
     assert [token for row in rows for token in row.token_ids[row.prompt_length :]] == [*target_ids, 2]
     assert all(len(row.token_ids) <= sequence and row.target_length > 0 for row in rows)
+    assert len(rows) == -(-(target + 1) // (sequence - prompt))
+    lengths = [row.target_length for row in rows]
+    assert max(lengths) - min(lengths) <= 1, "no short last window that weighs as much as a long one"
+    assert [(row.window, row.windows) for row in rows] == [(n, len(rows)) for n in range(1, len(rows) + 1)]
 
 
 def test_a_prompt_that_fills_the_sequence_is_dropped_with_the_reason() -> None:
     reject = window_rows(EXAMPLE, [1] * 20, [3], 2, sequence_length=20)
-    assert isinstance(reject, Reject) and reject.reason == "prompt of 20 tokens fills the sequence"
+    assert isinstance(reject, Reject) and reject.reason == "prompt fills the sequence"
 
 
 def test_an_empty_target_is_dropped_with_the_reason() -> None:

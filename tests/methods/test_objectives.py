@@ -3,6 +3,8 @@
 import random
 from collections import Counter
 
+import pytest
+import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,8 +63,29 @@ def test_braces_of_a_document_are_text() -> None:
 @given(st.text(max_size=80), st.integers(1, 5), st.integers(0, 9))
 def test_cuts_leave_text_on_both_sides(text: str, count: int, seed: int) -> None:
     cuts = continuation_cuts(text, count, random.Random(seed))
-    assert all(0 < cut < len(text) for cut in cuts)
-    assert len(cuts) in (0, count)
+    ends = [match.end() for match in regex.finditer(r"\X", text)]
+    assert set(cuts) <= set(ends[:-1]), "never inside a grapheme"
+    assert len(cuts) == (count if len(ends) > 1 else 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("\u4e1c\u4eac\u5854\u9ad8\u4e09\u767e\u7c73", ""),  # neither spaces nor punctuation
+        ("e\u0301" * 9, "e\u0301"),
+        ("\U0001f1eb\U0001f1f7" * 9, "\U0001f1eb\U0001f1f7"),  # flags of two code points
+        ("a \u0301b c d e f g h", " \u0301"),  # an accent on a space
+    ],
+    ids=["no spaces", "accents", "flags", "accent on a space"],
+)
+def test_every_text_has_continuations_and_none_cuts_a_character(text: str, whole: str) -> None:
+    passage = Passage("doc-3", "T", "", text, "")
+    rows = list(reconstruction_rows([passage], (3, 0, 0), seed=5))
+    assert len(rows) == 3
+    for row in rows:
+        prefix = row.prompt.partition("\n\n")[2]
+        assert text.startswith(prefix) and text.endswith(row.target) and prefix and row.target
+        assert prefix.count(whole) + row.target.count(whole) == text.count(whole) or not whole
 
 
 def test_align_rows_train_the_answer_to_the_bare_question() -> None:

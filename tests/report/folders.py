@@ -135,7 +135,8 @@ def write_training(folder: Path, objective: str, nasty: str, steps: int = 90) ->
         for n in range(3)
     ]
     card = {
-        "examples": 96, "rows": 240, "dropped": {}, "tokens": 48000, "target_tokens": 30000, "rendered": rows,
+        "examples": 96, "rows": 240, "windowed_examples": 12, "windows": 156, "dropped": {}, "rendered": rows,
+        "tokens": 48000, "target_tokens": 30000,
         "length_quantiles": {"0.0": 20, "0.25": 90, "0.5": 200, "0.75": 260, "0.95": 310, "1.0": 400},
         "objective_share": {objective: 1.0}, "template_sha256": "e" * 64,
     }  # fmt: skip

@@ -3,6 +3,7 @@
 import multiprocessing
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -260,3 +261,16 @@ def test_a_group_says_how_many_it_stands_for(registry: Registry) -> None:
     lines = format_rows(render_upstream(registry, entries["data"].digest, shown=5)).splitlines()
 
     assert lines[1] == "  member: qa-pair: 6 entries"
+
+
+def test_an_event_after_another_is_written_only_if_none_of_its_subject_came_between(registry: Registry) -> None:
+    assert registry.event_after("", "move", "m@a", {"version": "1"})
+    registry.event("other", "m@b", {})
+    (first,) = registry.events("m@a")
+
+    with ThreadPoolExecutor(6) as writers:
+        wrote = list(writers.map(lambda n: registry.event_after(first.digest, "move", "m@a", {"by": n}), range(6)))
+
+    assert sorted(wrote) == [False] * 5 + [True]
+    assert not registry.event_after("", "move", "m@a", {}) and len(registry.events("m@a")) == 2
+    assert registry.verify() == []

@@ -1,5 +1,6 @@
 """The preflight: each finding says what stands how, and a failed one says what to do."""
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -29,6 +30,14 @@ def run_file(folder: Path, **sections: object) -> RunFile:
         "model": {"source": str(folder / "model")},
     }
     return RunFile.model_validate(data | sections)
+
+
+def without(monkeypatch: MonkeyPatch, *packages: str) -> None:
+    """Let these packages not be found."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name in packages else find(name, *more)
+    )
 
 
 @pytest.fixture
@@ -131,6 +140,75 @@ def test_too_little_disk_warns_and_almost_none_fails(tmp_path: Path, monkeypatch
         usage = type("Usage", (), {"free": free})
         monkeypatch.setattr("shutil.disk_usage", lambda place, usage=usage: usage)
         assert doctor.check_disk(wanted).status == status
+
+
+@pytest.mark.usefixtures("model")
+def test_the_disk_estimate_counts_the_checkpoints_of_the_recipes_and_every_restart_point(tmp_path: Path) -> None:
+    checkpoint = sum(file.stat().st_size for file in (tmp_path / "model").glob("*.safetensors"))
+    plain = doctor.artifact_bytes(run_file(tmp_path))
+    assert plain == 17 * checkpoint + 2 * 12 * 480
+    for recipes, copies in [(["vanilla-sft"], 0), (["lora", "fapm"], 2), (["cpt-sft"], 2), (["sdft", "replay"], 2)]:
+        wanted = run_file(tmp_path, baselines={"recipes": recipes})
+        assert doctor.artifact_bytes(wanted) - plain == copies * checkpoint
+    based = run_file(tmp_path, baselines={"recipes": ["cpt-sft"], "cpt_model": "org/base"})
+    assert doctor.artifact_bytes(based) - plain == 3 * checkpoint, "the base model is copied beside"
+    keeping = run_file(tmp_path, align={"restart_points": 3})
+    assert doctor.artifact_bytes(keeping) - plain == 2 * 12 * 480
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize(
+    ("baselines", "row", "said"),
+    [
+        ({"recipes": ["replay"]}, None, r"baselines\.replay_data: no file '.*replay\.jsonl'"),
+        ({"recipes": ["replay"]}, "{}", r"replay\.jsonl:1: keys ; give 'prompt' with 'answer', or 'messages'"),
+        ({"recipes": ["cpt-sft"], "cpt_model": "no/such"}, "", r"baselines\.cpt_model: 'no/such' is no folder here"),
+    ],
+    ids=["replay missing", "replay unreadable", "base model missing"],
+)
+def test_what_a_recipe_needs_is_looked_for_before_the_run(
+    tmp_path: Path, monkeypatch: MonkeyPatch, baselines: dict[str, object], row: str | None, said: str
+) -> None:
+    monkeypatch.setattr(doctor_model, "_on_hub", lambda hub_id, revision: "")
+    replay = tmp_path / "replay.jsonl"
+    if row is not None:
+        replay.write_text(f"{row}\n")
+    with pytest.raises(UserError, match=said):
+        doctor.preflight(run_file(tmp_path, baselines=baselines | {"replay_data": str(replay)}))
+
+
+@pytest.mark.usefixtures("model")
+def test_a_recipe_without_its_package_is_refused_here_and_left_to_the_image_of_a_cluster(
+    tmp_path: Path, monkeypatch: MonkeyPatch
+) -> None:
+    without(monkeypatch, "peft", "deepspeed")
+    wanted = run_file(tmp_path, baselines={"recipes": ["lora"]}, platform={"training_engine": "zero2"})
+    with pytest.raises(UserError) as caught:
+        doctor.preflight(wanted)
+    assert str(caught.value).splitlines() == [
+        "baselines.recipes: lora needs the package peft; pip install 'iar[lora]', or leave it out",
+        "platform.training_engine: zero2 needs DeepSpeed, which is not installed; "
+        "pip install 'iar[distributed]', or set training_engine to ddp",
+    ]
+    cluster = {"backend": "kubeflow", "training_engine": "zero2"}
+    doctor.preflight(run_file(tmp_path, baselines={"recipes": ["lora"]}, platform=cluster))
+
+
+@pytest.mark.usefixtures("model")
+def test_replay_data_on_the_hub_needs_the_package_that_reads_it(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    wanted = run_file(tmp_path, baselines={"recipes": ["replay"], "replay_data": "org/instructions"})
+    without(monkeypatch, "datasets")
+    with pytest.raises(UserError, match=r"org/instructions is a hub id, and the package datasets is missing; pip in"):
+        doctor.preflight(wanted)
+
+
+@pytest.mark.usefixtures("model")
+def test_a_finished_recipe_needs_its_data_no_more(tmp_path: Path) -> None:
+    wanted = run_file(tmp_path, baselines={"recipes": ["replay"], "replay_data": str(tmp_path / "gone.jsonl")})
+    tasks = tmp_path / "state" / "runs" / wanted.run_id / "tasks"
+    tasks.mkdir(parents=True)
+    (tasks / "baseline-replay.json").write_text("{}")
+    doctor.preflight(wanted)
 
 
 def test_a_tracking_server_that_does_not_answer_is_named(tmp_path: Path) -> None:

@@ -2,24 +2,33 @@
 
 import json
 import math
+import multiprocessing
+import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from iar.config import InjectSection, PlatformSection, TrainingSection
+from iar.config import InjectSection, ModelSection, PlatformSection, TrainingSection
 from iar.errors import PermanentError, UserError
 from iar.methods.batching import TokenRow
 from iar.services import training_fit
+from iar.services.adapters import LoraSettings
+from iar.services.model_shapes import shape_of
+from iar.services.telemetry import StepLog
 from iar.services.trainer import Trainer, TrainingJob, engine_name, learning_rate, train
+from iar.services.training_memory import estimate
+from tests.services import killed_training
 from tests.training_rows import ROWS
 
 SETTINGS = TrainingSection(epochs=2, learning_rate=1e-3, batch_size=3, micro_batch_tokens=40, checkpoint_seconds=1e-9)
@@ -169,6 +178,39 @@ def test_a_killed_process_is_taken_up_to_the_same_bits(
     assert (resumed.digest, resumed.steps) == (whole.digest, 24)
 
 
+@pytest.mark.slow
+def test_a_training_that_is_killed_ten_times_from_outside_ends_with_the_same_bits(
+    tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    settings = SETTINGS.model_copy(update={"epochs": 100, "checkpoint_seconds": 0.05})
+    whole = train(tiny_model_folder, ROWS, settings, 5, tmp_path / "whole", ignore)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["transformers.models.llama.modeling_llama", killed_training.__name__])
+    draw, log = random.Random(11), StepLog(tmp_path / "cut" / "steps.jsonl")
+    for number in 5 * (signal.SIGKILL, signal.SIGTERM):
+        log.follow()
+        process = context.Process(target=killed_training.main, args=(tiny_model_folder, tmp_path / "cut", settings))
+        process.start()
+        wait_for_steps(log, process, draw.randint(1, 12))
+        time.sleep(draw.uniform(0, 0.02))  # anywhere in a step, or while a restart point is being written
+        os.kill(process.pid or 0, number)
+        process.join()
+        assert process.exitcode == (4 if number == signal.SIGTERM else -signal.SIGKILL)
+    assert not (tmp_path / "cut" / "checkpoint").exists()
+    resumed = train(tiny_model_folder, ROWS, settings, 5, tmp_path / "cut", ignore)
+    assert (resumed.digest, resumed.steps) == (whole.digest, 300)
+
+
+def wait_for_steps(log: StepLog, process: BaseProcess, count: int) -> None:
+    """Return once the process has made `count` steps beyond those of its restart point."""
+    while not log.new() and process.is_alive():  # those that the restart point keeps come first
+        time.sleep(0.001)
+    made = 0
+    while made < count and process.is_alive():
+        made += len(log.new())
+        time.sleep(0.001)
+
+
 def test_sigterm_in_the_last_step_lets_the_training_finish(tiny_model_folder: Path, tmp_path: Path) -> None:
     ended = train_and_signal(tiny_model_folder, tmp_path, SETTINGS, 6, signal.SIGTERM)
     assert ended.returncode == 0
@@ -297,6 +339,22 @@ def test_a_training_that_does_not_fit_is_refused_with_what_would(
     monkeypatch.setattr(training_fit, "this_machine", lambda ranks: training_fit.Machine(0, 0.1, 0.1))
     with pytest.raises(UserError, match=r"inject: training .* takes about .* GB.*; set inject\."):
         train(tiny_model_folder, ROWS, settings, 5, tmp_path, ignore)
+
+
+def test_an_adapter_is_not_refused_for_the_memory_of_a_whole_training(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("peft")
+    shape = shape_of(ModelSection(source=str(tiny_model_folder)))
+    assert shape is not None
+    adapter = LoraSettings(2, 4.0, 0)
+    settings = SETTINGS.model_copy(update={"compute_dtype": "float32"})
+    whole, less = (estimate(shape, settings, "single", 1, which).total for which in (None, adapter))
+    between = training_fit.Machine(1, (whole + less) / 2, 1.0)
+    monkeypatch.setattr(training_fit, "this_machine", lambda ranks: between)
+    with pytest.raises(UserError, match="takes about"):
+        train(tiny_model_folder, ROWS, settings, 5, tmp_path / "whole", ignore)
+    train(tiny_model_folder, ROWS, settings, 5, tmp_path / "adapter", ignore, adapter=adapter)
 
 
 def test_a_job_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What does not fit is refused in one line that names each part and what would fit."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from iar.config import RunFile, TrainingSection
 from iar.services import doctor, training_fit
+from iar.services.adapters import LoraSettings
 from iar.services.model_shapes import SHAPES
 from iar.services.train_engines import EngineName
 from iar.services.training_fit import GPU_GB, GPU_RESERVE_GB, Demand, Machine, demand, fewest, refusal, remedy
@@ -78,6 +80,29 @@ def test_more_processes_than_gpus_are_refused() -> None:
     need, machine = of_model("Qwen/Qwen3-4B", "zero2", 8), Machine(1, A100, A100)
     assert refusal(need, machine) == ("platform.processes: 8 training processes, one a GPU, and this machine has 1")
     assert remedy(need, machine) == "set platform.processes=1, or run it where there are 8 GPUs"
+
+
+def test_an_adapter_takes_little_more_than_the_frozen_weights() -> None:
+    machine = Machine(1, A100, A100)
+    whole = of_model("Qwen/Qwen3-8B", "single", 1)
+    adapter = replace(whole, adapter=LoraSettings(16, 32.0, 0))
+    assert refusal(whole, machine).startswith("inject: training Qwen/Qwen3-8B with engine single takes about 16")
+    assert refusal(adapter, machine) == ""
+    assert 16.4 < adapter.memory.total < 25, "8.2e9 weights in bfloat16, the factors' states, one pass"
+    states = adapter.memory.masters + adapter.memory.gradients + adapter.memory.optimizer
+    assert states == pytest.approx(16 * 16 * 36 * (7 * 4096 + 2 * (4096 + 1024) + 3 * 12_288) / 1e9)
+
+
+def test_an_adapter_is_merged_in_the_machines_memory_where_there_is_no_gpu() -> None:
+    adapter = replace(of_model("Qwen/Qwen3-8B", "ddp", 2), adapter=LoraSettings(16, 32.0, 0))
+    line = refusal(adapter, Machine(0, A100, A100))
+    assert line.startswith(
+        "inject: training a LoRA adapter of Qwen/Qwen3-8B with engine ddp takes about 49.1 GB in each of 2 processes"
+    )
+    assert "or merge 49.1" in line
+    assert remedy(adapter, Machine(0, A100, A100)).startswith("choose a smaller model, or 1 GPU of 40 GB with ")
+    large = replace(of_model("Qwen/Qwen3-32B", "ddp", 2), adapter=LoraSettings(16, 32.0, 0))
+    assert remedy(large, Machine(2, A100, A100)).startswith("choose a smaller model, or 1 GPU of 80 GB with ")
 
 
 def test_the_hungrier_section_decides() -> None:

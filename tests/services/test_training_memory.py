@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from iar.config import ModelSection, TrainingSection
 from iar.methods.batching import TokenRow
+from iar.services.adapters import LoraSettings
 from iar.services.model_shapes import SHAPES, ModelShape, shape_of
 from iar.services.train_engines import EngineName
 from iar.services.trainer import Trainer
@@ -43,10 +44,12 @@ def total(shape: ModelShape, settings: TrainingSection, engine: EngineName, rank
     return estimate(shape, settings, engine, ranks).total
 
 
-def peak_bytes(folder: Path, settings: TrainingSection, rows: list[TokenRow]) -> int:
+def peak_bytes(
+    folder: Path, settings: TrainingSection, rows: list[TokenRow], adapter: LoraSettings | None = None
+) -> int:
     """Return the most bytes that tensors held while the model was loaded and made two steps."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        trainer = Trainer(folder, settings)
+        trainer = Trainer(folder, settings, adapter=adapter)
         for _ in range(STEPS):
             trainer.step(rows, 1e-3)
     return most_allocated(profile)
@@ -65,6 +68,20 @@ def test_the_estimate_is_near_the_true_peak(
     assert shape is not None
     estimated = 1e9 * total(shape, settings, "single", 1)
     measured = peak_bytes(tiny_model_folder, settings, rows)
+    assert measured / FACTOR < estimated < measured * FACTOR
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_estimate_is_near_the_true_peak_of_an_adapter(
+    tiny_model_folder: Path, dtype: str, checkpointing: bool
+) -> None:
+    pytest.importorskip("peft")
+    settings, adapter = settings_with(1024, dtype, checkpointing), LoraSettings(4, 8.0, 0)
+    shape = shape_of(ModelSection(source=str(tiny_model_folder)))
+    assert shape is not None
+    estimated = 1e9 * estimate(shape, settings, "single", 1, adapter).total
+    measured = peak_bytes(tiny_model_folder, settings, rows_of(4, 256), adapter)
     assert measured / FACTOR < estimated < measured * FACTOR
 
 

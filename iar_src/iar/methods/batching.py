@@ -3,18 +3,24 @@
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from iar.records import Example, Reject
 
 
 @dataclass(frozen=True)
 class TokenRow:
-    """One example as token ids; the loss falls on `token_ids[prompt_length:]` only."""
+    """One example as token ids; the loss falls on `token_ids[prompt_length:]` only.
+
+    `window` of `windows`: which part of the example's target it is, where that is longer than the sequence.
+    """
 
     id: str
     objective: str
     token_ids: tuple[int, ...]
     prompt_length: int
+    window: int = 1
+    windows: int = 1
 
     def __post_init__(self) -> None:
         if not 0 < self.prompt_length < len(self.token_ids):
@@ -34,17 +40,22 @@ def window_rows(
 ) -> list[TokenRow] | Reject:
     """Return the rows of one example: one, or several windows where the target is longer than the sequence.
 
-    A later window keeps the prompt and goes on where the last one ended; only the last ends the turn.
+    The fewest windows, equally long up to one token: a row of its own for a few last tokens would weigh as much as
+    the others. A later window keeps the prompt and goes on where the last one ended; only the last ends the turn.
     Refused where the prompt leaves no room for at least one token beside the end of turn.
     """
     room = sequence_length - len(prompt_ids)
     if room < 2:
-        return Reject("tokenise", example.id, f"prompt of {len(prompt_ids)} tokens fills the sequence", example.prompt)
+        return Reject("tokenise", example.id, "prompt fills the sequence", example.prompt)
     if not target_ids:
         return Reject("tokenise", example.id, "target has no tokens", example.prompt)
     whole = [*target_ids, end_id]
-    pieces = [whole[start : start + room] for start in range(0, len(whole), room)]
-    return [TokenRow(example.id, example.objective, (*prompt_ids, *piece), len(prompt_ids)) for piece in pieces]
+    count = -(-len(whole) // room)
+    bounds = [number * len(whole) // count for number in range(count + 1)]
+    return [
+        TokenRow(example.id, example.objective, (*prompt_ids, *whole[start:end]), len(prompt_ids), number, count)
+        for number, (start, end) in enumerate(pairwise(bounds), 1)
+    ]
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> list[int]:

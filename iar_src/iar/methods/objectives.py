@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import regex
+
 from iar.methods.digest import digest_text
 from iar.records import Anchor, Chunk, Document, Example, QAPair, Skeleton
 
@@ -17,6 +19,7 @@ CONTINUATION_PROMPT = "Continue the text about {title} from where it stops.\n\n{
 REWRITE_PROMPT = "Write the full text about {title} from these notes.\n\n{skeleton}"
 INSTRUCTION_PROMPT = "Read and reproduce {part}the text about {title}."
 WORD_END = re.compile(r"\s+|(?<=[\u3002\uff01\uff1f\uff0c])(?=\S)")
+GRAPHEME = regex.compile(r"\X")
 PREFIX_SHARE = (0.1, 0.6)
 
 
@@ -67,8 +70,13 @@ def chunk_passages(
 
 
 def cut_points(text: str) -> list[int]:
-    """Return where a prefix may end, as character offsets between words (between clauses without spaces)."""
-    return [match.end() for match in WORD_END.finditer(text) if 0 < match.end() < len(text)]
+    """Return where a prefix may end, as character offsets: between words, or clauses without spaces, else anywhere.
+
+    Never inside a grapheme: a letter stays with its accents, a flag is whole.
+    """
+    grapheme_ends = [match.end() for match in GRAPHEME.finditer(text)][:-1]
+    word_ends = {match.end() for match in WORD_END.finditer(text)}
+    return [end for end in grapheme_ends if end in word_ends] or grapheme_ends
 
 
 def continuation_cuts(text: str, count: int, generator: random.Random) -> list[int]:

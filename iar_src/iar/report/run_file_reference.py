@@ -13,9 +13,9 @@ One YAML document says what a run does; `pipelines/runs/demo.yaml` is a complete
 below. An unknown key, a wrong type or a value out of range is refused with its line, the value and the fix.
 
 `iar run RUN.yaml --set section.key=value` changes one value for one command; the value is YAML, and `--set` may be
-repeated. Every key except `run.state` is part of the run's identity: the same values are the same run, whatever the
-file is called. A changed value is another run, which reuses every finished stage of the state folder that the change
-does not touch. The option `--state`, then the environment variable `IAR_STATE`, go before `run.state`.
+repeated. Every key except `run.state` and `run.rerun` is part of the run's identity: the same values are the same run,
+whatever the file is called. A changed value is another run, which reuses every finished stage of the state folder that
+the change does not touch. The option `--state`, then the environment variable `IAR_STATE`, go before `run.state`.
 
 This page is rendered from `iar_src/iar/config.py`.
 """
@@ -38,7 +38,7 @@ MEANINGS = {
     "msbench_max_tokens": "Longest reply to an MSBench prompt, in tokens.",
     "model_name": "Name of the registered model in MLflow.",
     "alias": "Alias in MLflow that is set to the new version.",
-    "experiment": "Experiment in MLflow that holds the run.",
+    "experiment": "Experiment that holds the run, in MLflow and in Kubeflow.",
     "backend": "This machine, or a Kubeflow cluster.",
     "top_p": "Nucleus sampling; 1 = off.",
 }
@@ -52,6 +52,8 @@ def render_reference() -> str:
     sections = [_section(name, schema) for name in RunFile.model_fields]
     endpoint = schema["$defs"]["Endpoint"]
     server = f"## An LLM server\n\n{endpoint['description']} Written where a teacher or a judge stands.\n\n"
+    pool = schema["$defs"]["PoolSection"]
+    sections.append(f"## platform.pool\n\n{pool['description']}\n\n{_table(pool, schema['$defs'])}")
     return "\n".join([INTRODUCTION, *sections, server + _table(endpoint, schema["$defs"])])
 
 
@@ -70,7 +72,7 @@ def _referred(field: Schema) -> str:
 def _table(definition: Schema, models: Schema) -> str:
     required = set(definition.get("required", ()))
     rows = [
-        f"| `{key}` | {_kind(field, models)} | {_default(field, key in required)} | {_meaning(key, field)} |"
+        f"| `{key}` | {_kind(field, models)} | {_default(field, key in required, models)} | {_meaning(key, field)} |"
         for key, field in definition["properties"].items()
     ]
     return "\n".join(["| key | type | default | meaning |", "| --- | --- | --- | --- |", *map(_escaped, rows), ""])
@@ -86,9 +88,11 @@ def _escaped(row: str) -> str:
     return re.sub(r"`[^`]*`", lambda span: span[0].replace("|", r"\|"), row)
 
 
-def _default(field: Schema, required: bool) -> str:
+def _default(field: Schema, required: bool, models: Schema) -> str:
     if required:
         return "required"
+    if "$ref" in field and models[_referred(field)]["type"] == "object":
+        return "theirs"
     value = field["default"]
     return "empty" if value == "" else f"`{json.dumps(value, ensure_ascii=False)}`"
 
@@ -105,6 +109,8 @@ def _kind(field: Schema, models: Schema) -> str:
         return " or ".join(f"`{value}`" for value in field["enum"])
     if field["type"] == "array":
         return _list_kind(field, models)
+    if field["type"] == "object":
+        return f"{{name: {_kind(field['additionalProperties'], models)}}}" if "properties" not in field else "section"
     return ", ".join([TYPES[field["type"]], *_bounds(field)])
 
 

@@ -79,5 +79,5 @@ def _peft() -> Any:
     try:
         import peft
     except ImportError as error:
-        raise UserError("baselines.recipes: lora needs the package peft; pip install 'iar[train]'") from error
+        raise UserError("baselines.recipes: lora needs the package peft; pip install 'iar[lora]'") from error
     return peft

@@ -114,27 +114,37 @@ def termination_noticed() -> Iterator[threading.Event]:
         signal.signal(signal.SIGTERM, before)
 
 
+def torchrun(module: str, argument: Path, processes: int, nodes: int = 1, grace_seconds: int = 30) -> list[str]:
+    """Return what Python is called with to run `module argument` in `processes` ranks on each of `nodes` nodes.
+
+    On several nodes their operator tells torchrun the rest (PET_NODE_RANK, PET_MASTER_ADDR, PET_MASTER_PORT). Ranks
+    that are told to end have `grace_seconds` to save.
+    """
+    options = [f"--nnodes={nodes}", f"--nproc-per-node={processes}", "--max-restarts=0"]
+    options.append(f"--shutdown-timeout={grace_seconds}")
+    return ["-m", "torch.distributed.run", *options, "-m", module, str(argument)]
+
+
 def run_processes(module: str, argument: Path, processes: int, log: Path, watch: Callable[[], None]) -> int:
     """Run `python -m module argument` in `processes` local ranks to their end; return torchrun's exit code.
 
     `watch` is called about every tenth of a second. SIGTERM is passed on, and the ranks given time to save; whatever
     else ends this call ends the ranks, and they end by themselves where this process is killed.
     """
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0",
-        f"--nproc-per-node={processes}", "-m", module, str(argument),
-    ]  # fmt: skip
+    python = [sys.executable, *torchrun(module, argument, processes)]
+    # torchrun finds a free port by itself.
+    command = [*python[:3], "--standalone", *python[3:]]
     with log.open("a", encoding="utf-8") as output, termination_noticed() as noticed, children_ended():
-        torchrun = subprocess.Popen(command, stdout=output, stderr=output, env=_environment(processes))
+        runner = subprocess.Popen(command, stdout=output, stderr=output, env=_environment(processes))
         passed_on = False
-        while torchrun.poll() is None:
+        while runner.poll() is None:
             time.sleep(POLL_SECONDS)
             watch()
             if noticed.is_set() and not passed_on:
-                torchrun.terminate()
+                runner.terminate()
                 passed_on = True
     watch()
-    return torchrun.returncode
+    return runner.returncode
 
 
 def _environment(processes: int) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Preflight: what a run will need, looked at before it starts, each finding with its fix."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -9,16 +10,19 @@ from pathlib import Path
 from iar.config import Endpoint, RunFile
 from iar.errors import UserError
 from iar.services.doctor_model import check_model, model_parameters, weight_bytes
+from iar.services.doctor_recipes import check_recipes, recipe_checkpoints
 from iar.services.findings import Check, guarded
 from iar.services.workspace import Workspace
 
 GB = 1e9
 LEAST_FREE_BYTES = int(2 * GB)
-# theta_0, theta_I, theta_IA, vanilla, 12 candidates and the pick, plus one training's restart point,
-# which holds fp32 weights and two moments: 12 bytes a parameter of 2 bytes.
-WEIGHT_COPIES = 17 + 6
+# theta_0, theta_I, theta_IA, vanilla, 12 candidates and the pick.
+CHECKPOINTS = 17
+# A restart point holds fp32 weights and two moments. The next is written whole before the oldest goes.
+RESTART_BYTES = 12
 CPU_PARAMETERS = 1e9
 TRAININGS = ("inject", "align", "vanilla")
+ZERO_ENGINES = ("zero2", "zero3")
 
 
 def examine(run_file: RunFile | None) -> Iterator[Check]:
@@ -41,8 +45,12 @@ def before_run(run_file: RunFile, documents: bool = True) -> Iterator[Check]:
     for role, endpoint in endpoints(run_file):
         if not _finished(run_file, "qa-build" if role == "teacher" else "locked-test"):
             yield from guarded(role, lambda role=role, endpoint=endpoint: check_endpoint(role, endpoint))  # type: ignore[misc]
+    recipes = [name for name in run_file.baselines.recipes if not _finished(run_file, f"baseline-{name}")]
+    if recipes:
+        yield from guarded("recipes", lambda: check_recipes(run_file, recipes))
     yield from guarded("disk", lambda: check_disk(run_file))
     if not all(_finished(run_file, task) for task in TRAININGS):
+        yield from guarded("engine", lambda: check_engine(run_file))
         yield from guarded("memory", lambda: check_memory(run_file))
     yield from guarded("tracking", lambda: check_tracking(run_file))
 
@@ -186,13 +194,32 @@ def check_disk(run_file: RunFile) -> Check:
     if not os.access(place, os.W_OK):
         return Check("disk", "fail", f"run.state: {place} is not writable", "set run.state to a folder you can write")
     free = shutil.disk_usage(place).free
-    need = max(LEAST_FREE_BYTES, WEIGHT_COPIES * (weight_bytes(run_file) or 0))
+    need = max(LEAST_FREE_BYTES, artifact_bytes(run_file))
     detail = f"{free / GB:.1f} GB free in {place}, about {need / GB:.1f} GB for a first run"
     if free < LEAST_FREE_BYTES:
         return Check("disk", "fail", f"run.state: {detail}", "free some, or set run.state to another disk")
     if free < need:
         return Check("disk", "warn", detail, "free some, or set run.state to another disk")
     return Check("disk", "pass", detail)
+
+
+def artifact_bytes(run_file: RunFile) -> float:
+    """Return about how many bytes a first run writes: checkpoints, and the restart points of one training."""
+    checkpoints = (CHECKPOINTS + recipe_checkpoints(run_file)) * (weight_bytes(run_file) or 0)
+    points = 1 + max(section.restart_points for section in (run_file.inject, run_file.align))
+    return checkpoints + points * RESTART_BYTES * (model_parameters(run_file) or 0)
+
+
+def check_engine(run_file: RunFile) -> Check:
+    """Find the package that the training engine needs; on a cluster the image brings it."""
+    from iar.services.trainer import engine_name
+
+    name = engine_name(run_file.platform)
+    on_cluster = run_file.platform.backend == "kubeflow"
+    if name in ZERO_ENGINES and not on_cluster and importlib.util.find_spec("deepspeed") is None:
+        detail = f"platform.training_engine: {name} needs DeepSpeed, which is not installed"
+        return Check("engine", "fail", detail, "pip install 'iar[distributed]', or set training_engine to ddp")
+    return Check("engine", "pass", f"{name}, training processes: {run_file.platform.processes}")
 
 
 def check_memory(run_file: RunFile) -> Check:

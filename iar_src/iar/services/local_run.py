@@ -49,6 +49,11 @@ def run(run_file: RunFile, watch: Watch | None = None) -> RunResult:
     Raises NoFeasibleCandidate after the report is written, and what the failed stage raised. Ctrl-C
     and SIGTERM end the stage that is running and raise TemporaryError: the same call continues.
     """
+    if run_file.platform.backend == "kubeflow":
+        raise UserError(
+            "platform.backend: kubeflow runs on a cluster, and this command here; add --set platform.backend=local, "
+            "or compile the pipeline"
+        )
     started = time.monotonic()
     workspace = Workspace.of(run_file)
     folder = workspace.run(run_file.run_id)

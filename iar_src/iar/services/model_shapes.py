@@ -37,6 +37,11 @@ class ModelShape:
         """Weights that every token is multiplied with: all blocks and the head once, not the embedding."""
         return self.layers * self.layer_parameters + self.hidden * self.vocabulary
 
+    def factor_parameters(self, rank: int) -> int:
+        """Weights of the two low-rank factors beside each of the seven matrices of all blocks."""
+        sides = 7 * self.hidden + 2 * (self.queries + self.keys) + 3 * self.intermediate
+        return self.layers * rank * sides
+
 
 # The models of the paper and the demo's, from the config.json files on the hub.
 SHAPES = {

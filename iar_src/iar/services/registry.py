@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from iar.services.registry_schema import ACTIVITIES, EDGES, ENTITIES, EVENTS, ME
 
 BATCH = 2000
 SHOWN_DIGITS = 12
+RETRACT = "retract"  # the kind of event that takes its subject, and all that was made of it, out of use
 MAX_CANDIDATES = 6
 
 
@@ -122,13 +124,33 @@ class Registry:
 
     def event(self, kind: str, subject: str, payload: dict[str, Any]) -> None:
         """Append an event about `subject` (a digest or a run) to the chain."""
+        with self._appending() as connection:
+            self._append(connection, kind, subject, payload)
+
+    def event_after(self, last: str, kind: str, subject: str, payload: dict[str, Any]) -> bool:
+        """Append an event if `last` is the digest of the subject's last one ("" = it has none); return whether it is.
+
+        Of any number of writers that have seen the same last event, one succeeds.
+        """
+        newest = select(EVENTS.c.digest).where(EVENTS.c.subject == subject).order_by(EVENTS.c.id.desc()).limit(1)
+        with self._appending() as connection:
+            if (connection.execute(newest).scalar() or "") != last:
+                return False
+            self._append(connection, kind, subject, payload)
+        return True
+
+    @contextmanager
+    def _appending(self) -> Iterator[Connection]:
         with transaction(self._engine, writes=True) as connection:
             if self._engine.dialect.name == "postgresql":
                 connection.exec_driver_sql("LOCK TABLE events IN EXCLUSIVE MODE")
-            last = connection.execute(select(EVENTS.c.digest).order_by(EVENTS.c.id.desc()).limit(1)).scalar()
-            row = {"kind": kind, "subject": subject, "payload": canonical_json(payload), "time": time.time()}
-            row["previous"] = last or ""
-            connection.execute(EVENTS.insert(), row | {"digest": digest_json(row)})
+            yield connection
+
+    def _append(self, connection: Connection, kind: str, subject: str, payload: dict[str, Any]) -> None:
+        last = connection.execute(select(EVENTS.c.digest).order_by(EVENTS.c.id.desc()).limit(1)).scalar()
+        row = {"kind": kind, "subject": subject, "payload": canonical_json(payload), "time": time.time()}
+        row["previous"] = last or ""
+        connection.execute(EVENTS.insert(), row | {"digest": digest_json(row)})
 
     def events(self, subject: str = "") -> list[Event]:
         """Return the events in order, of one subject or of all."""

@@ -65,12 +65,17 @@ def dataset_card(
     rejects: Sequence[Reject],
     tokenizer: "PreTrainedTokenizerBase",
 ) -> dict[str, Any]:
-    """Return what one wants to know of a training set before the first step."""
+    """Return what one wants to know of a training set before the first step.
+
+    windowed_examples: those whose target is longer than the sequence; windows: the rows that they became.
+    """
     lengths = sorted(len(row.token_ids) for row in rows)
     objectives = Counter(row.objective for row in rows)
     return {
         "examples": len(examples),
         "rows": len(rows),
+        "windowed_examples": sum(row.windows > 1 and row.window == 1 for row in rows),
+        "windows": sum(row.windows > 1 for row in rows),
         "dropped": dict(Counter(reject.reason for reject in rejects)),
         "tokens": sum(lengths),
         "target_tokens": sum(row.target_length for row in rows),

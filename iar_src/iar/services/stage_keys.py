@@ -109,6 +109,10 @@ BOOKKEEPING = frozenset(
         "services.registry",
         "services.tracking",
         "services.training_fit",
+        "services.jobs",
+        "services.launcher",
+        "services.task_settings",
+        "methods.job_spec",
     )
 )
 

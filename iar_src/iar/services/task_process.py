@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from iar.config import RunFile
 from iar.errors import ExitCode, IarError, NoFeasibleCandidate, PermanentError, TemporaryError, UserError
@@ -13,6 +13,7 @@ from iar.records import write_json
 from iar.services.execution import execute, finite
 from iar.services.guards import end_with_runner
 from iar.services.progress import Progress
+from iar.services.task_settings import hand_on
 from iar.services.workspace import Workspace
 
 KINDS: dict[type[IarError], str] = {
@@ -39,13 +40,16 @@ class FileOutput(Protocol):
 def run_component(
     stage: str, run_file: str, inputs: Mapping[str, str | Sequence[str]], metrics: MetricsOutput, summary: FileOutput,
     name: str = "", shard: int = 1, shards: int = 1, page: FileOutput | None = None, recipe: str = "",
+    task_config: Mapping[str, Any] | None = None,
 ) -> str:  # fmt: skip
     """Execute a stage inside a pipeline component, show its outcome in the UI, return its reference.
 
-    A list of references under a role becomes the roles <role>_1, <role>_2, ...
+    A list of references under a role becomes the roles <role>_1, <role>_2, ... `task_config` are the fields of a
+    dsl.TaskConfig, for the job that the stage may launch.
     An error ends the process with its exit code and one line, written to the run's error.json too.
     """
     end_with_runner()
+    hand_on(task_config or {})
     try:
         finished = execute(stage, run_file, dict(_by_role(inputs)), name, shard, shards, recipe)
     except Exception as error:

@@ -1,6 +1,7 @@
 """The only way to the held-out test questions: after the pick is fixed, and never unseen."""
 
 from pathlib import Path
+from typing import Any
 
 from iar.errors import UserError
 from iar.methods.digest import digest_file, digest_json
@@ -30,7 +31,7 @@ def open_locked_test(data: Path, selection: Selection, registry: Registry) -> li
             "run the selector on this data"
         )
     subject = digest_file(data / _TEST_FILE)
-    earlier = [event.payload["pick"] for event in registry.events(subject) if event.kind == READ_TEST]
+    earlier = [read["pick"] for read in readings(data, registry)]
     payload = {
         "pick": selection.pick,
         "candidate_digest": selection.candidate_digest,
@@ -40,3 +41,9 @@ def open_locked_test(data: Path, selection: Selection, registry: Registry) -> li
     }
     registry.event(READ_TEST, subject, payload)
     return list(read_records(data / _TEST_FILE, QAPair))
+
+
+def readings(data: Path, registry: Registry) -> list[dict[str, Any]]:
+    """Return every reading of the test so far, in order: pick, candidate_digest, decision and what came before."""
+    events = registry.events(digest_file(data / _TEST_FILE))
+    return [event.payload for event in events if event.kind == READ_TEST]

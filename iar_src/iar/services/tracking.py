@@ -101,6 +101,12 @@ class Tracker:
             self._client().set_registered_model_alias(name, self._settings.alias, version)
         return version
 
+    @contextmanager
+    def opened(self) -> "Iterator[MlflowClient]":
+        """Yield MLflow's client; what fails there becomes a TemporaryError of one line."""
+        with self._explained():
+            yield self._client()
+
     def finish(self, status: str) -> None:
         """End the pipeline run as FINISHED, FAILED or KILLED; a run that MLFLOW_RUN_ID names is left to its owner."""
         if not os.environ.get("MLFLOW_RUN_ID"):

@@ -1,10 +1,11 @@
-"""One rank of a training: `python -m iar.services.train_worker JOB_FOLDER`, started by torchrun or a PyTorchJob.
+"""One rank of a training: `python -m iar.services.train_worker JOB_FOLDER`, started by torchrun, here or in a pod.
 
 Who it is says the environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK). The job folder, the model and
 the output folder are the same files for all ranks. The exit code is that of the error; 4 asks for a restart.
 """
 
 import contextlib
+import os
 import sys
 import traceback
 from dataclasses import asdict
@@ -27,6 +28,8 @@ def main(folder: Path) -> int:
 
     end_with_runner()
     world = World()
+    # What this rank said before its pods were suspended is over.
+    (folder / ERRORS.replace("*", os.environ.get("RANK", "0"))).unlink(missing_ok=True)
     try:
         job, rows = TrainingJob.read(folder)
         world = join()

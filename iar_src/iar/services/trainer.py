@@ -5,6 +5,7 @@ with a linear warm-up, restart points that make a killed run end with the same b
 processes; the loop is the same on each of them.
 """
 
+import functools
 import json
 import math
 import shutil
@@ -21,7 +22,7 @@ from iar.methods.batching import TokenRow, step_batches
 from iar.methods.digest import digest_json
 from iar.records import from_json, read_records, write_json, write_records
 from iar.services.adapters import LoraSettings
-from iar.services.distributed import World, run_processes, termination_noticed
+from iar.services.distributed import World, run_processes, termination_noticed, torchrun
 from iar.services.models import load_tokenizer, save_checkpoint
 from iar.services.restart import RestartPoints
 from iar.services.telemetry import (
@@ -106,14 +107,18 @@ def train(
     out.mkdir(parents=True, exist_ok=True)
     platform = platform or PlatformSection()
     name = engine_name(platform)
-    check_memory(start, settings, name, platform.processes)
     job = TrainingJob(start, settings, seed, out, name, adapter)
+    if platform.backend == "kubeflow":
+        return _train_as_job(job, rows, platform, on_step)
+    check_memory(start, settings, name, platform.processes, adapter)
     if platform.processes > 1 or name in ("zero2", "zero3"):
         return _train_in_processes(job, rows, platform.processes, on_step)
     return cast(TrainingResult, train_rank(job, rows, World(), on_step))
 
 
-def check_memory(start: Path, settings: TrainingSection, engine: EngineName, ranks: int) -> None:
+def check_memory(
+    start: Path, settings: TrainingSection, engine: EngineName, ranks: int, adapter: LoraSettings | None = None
+) -> None:
     """Raise UserError naming what would fit, where a rank takes more memory than this machine has for it."""
     from iar.config import ModelSection
     from iar.services.hardware import compute_dtype
@@ -125,7 +130,8 @@ def check_memory(start: Path, settings: TrainingSection, engine: EngineName, ran
         return
     dtype = str(compute_dtype(settings.compute_dtype)).removeprefix("torch.")
     section = type(settings).__name__.removesuffix("Section").lower()
-    need = Demand(start.name, section, shape, settings.model_copy(update={"compute_dtype": dtype}), engine, ranks)
+    settings = settings.model_copy(update={"compute_dtype": dtype})
+    need = Demand(start.name, section, shape, settings, engine, ranks, adapter)
     machine = this_machine(ranks)
     if said := refusal(need, machine):
         raise UserError(f"{said}; {remedy(need, machine)}")
@@ -273,21 +279,64 @@ def _train_in_processes(job: TrainingJob, rows: Sequence[TokenRow], processes: i
     job.write(folder, rows)
     steps = StepLog(job.out / STEPS)
     steps.follow()
-
-    def watch() -> None:
-        for facts in steps.new():
-            on_step(int(facts["step"]), int(facts["steps"]), _note(facts))
-
-    code = run_processes(train_worker.__name__, folder, processes, folder / "log.txt", watch)
-    if code:
+    watch = functools.partial(_report, steps, on_step)
+    if run_processes(train_worker.__name__, folder, processes, folder / "log.txt", watch):
         raise rank_failure(folder)
+    return _rank_result(folder)
+
+
+def _train_as_job(
+    job: TrainingJob, rows: Sequence[TokenRow], platform: PlatformSection, on_step: Watch
+) -> TrainingResult:
+    """Run the job in the pods of a cluster, which see the same folders; otherwise as `_train_in_processes`."""
+    from iar.methods.job_spec import training_job
+    from iar.services import train_worker
+    from iar.services.jobs import Cluster
+    from iar.services.launcher import Training, run_job
+    from iar.services.task_settings import task_settings
+
+    folder = job.out.resolve() / "job"
+    steps = StepLog(job.out / STEPS)
+
+    def prepare() -> None:
+        for pattern in (train_worker.RESULT, train_worker.ERRORS):
+            for stale in folder.glob(pattern):
+                stale.unlink()
+        job.write(folder, rows)
+        steps.follow()
+
+    def failure() -> IarError | None:
+        told = told_by_ranks(folder, "the pod's log")
+        if told is None and any(folder.glob(train_worker.ERRORS)):
+            return TemporaryError("training: the processes lost each other")
+        return told
+
+    pool = platform.pool
+    command = torchrun(train_worker.__name__, folder, platform.processes // pool.nodes, pool.nodes, pool.grace_seconds)
+    spec = training_job(str(job.out.resolve()), ["python", *command], platform, task_settings())
+    finished = (folder / train_worker.RESULT).is_file
+    training = Training(prepare, finished, failure, functools.partial(_report, steps, on_step))
+    run_job(spec, Cluster.here(spec.kind), training)
+    return _rank_result(folder)
+
+
+def _report(steps: StepLog, on_step: Watch) -> None:
+    """Report the steps that the ranks have written since the last call."""
+    for facts in steps.new():
+        on_step(int(facts["step"]), int(facts["steps"]), _note(facts))
+
+
+def _rank_result(folder: Path) -> TrainingResult:
+    """Return what the first rank wrote, and drop the job's folder."""
+    from iar.services import train_worker
+
     result = from_json(TrainingResult, json.loads((folder / train_worker.RESULT).read_text(encoding="utf-8")))
     shutil.rmtree(folder)
     return result
 
 
-def rank_failure(folder: Path) -> IarError:
-    """Return why the ranks ended: what one of them says of itself, else that one was killed."""
+def told_by_ranks(folder: Path, log: str) -> IarError | None:
+    """Return what a rank wrote down about its end, the most telling first; None where none ended by itself."""
     from iar.services import train_worker
 
     told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(train_worker.ERRORS))]
@@ -295,10 +344,17 @@ def rank_failure(folder: Path) -> IarError:
         for error in told:
             if error["kind"] == kind.__name__:
                 return kind(error["message"])
-    log = folder / "log.txt"
     for error in told:
         if error["kind"] != train_worker.LOST:
             return PermanentError(f"training: rank {error['rank']}: {error['message']}; the traceback is in {log}")
+    return None
+
+
+def rank_failure(folder: Path) -> IarError:
+    """Return why local ranks ended: what they wrote down, else that one was killed."""
+    log = folder / "log.txt"
+    if told := told_by_ranks(folder, str(log)):
+        return told
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     print("\n".join(lines[-LOG_LINES:]), file=sys.stderr)
     return TemporaryError(

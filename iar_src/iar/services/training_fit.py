@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from iar.config import RunFile, TrainingSection
+from iar.services.adapters import LoraSettings
 from iar.services.doctor_model import model_parameters
 from iar.services.hardware import compute_dtype
 from iar.services.model_shapes import ModelShape, shape_of
@@ -33,11 +34,17 @@ class Demand:
     settings: TrainingSection
     engine: EngineName
     ranks: int
+    adapter: LoraSettings | None = None
 
     @property
     def memory(self) -> TrainingMemory:
         """The estimate."""
-        return estimate(self.shape, self.settings, self.engine, self.ranks)
+        return estimate(self.shape, self.settings, self.engine, self.ranks, self.adapter)
+
+    @property
+    def engines(self) -> tuple[EngineName, ...]:
+        """The engines for several ranks that can train this, the fastest first."""
+        return ("ddp",) if self.adapter else ENGINES_BY_SPEED
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,10 @@ class Machine:
     gpus: int
     total_gb: float
     free_gb: float
+
+    def taken_gb(self, memory: TrainingMemory) -> float:
+        """Return the most that a rank takes of this memory."""
+        return memory.total if self.gpus else max(memory.total, memory.merge)
 
 
 def demand(run_file: RunFile, auto_dtype: str | None = None) -> Demand | None:
@@ -92,11 +103,13 @@ def refusal(need: Demand, machine: Machine) -> str:
     """Return what does not fit on the machine, part by part; "" where everything does."""
     if machine.gpus and need.ranks > machine.gpus:
         return f"platform.processes: {need.ranks} training processes, one a GPU, and this machine has {machine.gpus}"
-    if need.memory.total <= machine.total_gb:
+    taken_gb = machine.taken_gb(need.memory)
+    if taken_gb <= machine.total_gb:
         return ""
+    what = f"a LoRA adapter of {need.model}" if need.adapter else need.model
     processes = "one process" if need.ranks == 1 else f"each of {need.ranks} processes"
     return (
-        f"{need.section}: training {need.model} with engine {need.engine} takes about {need.memory.total:.1f} GB in "
+        f"{need.section}: training {what} with engine {need.engine} takes about {taken_gb:.1f} GB in "
         f"{processes} ({need.memory}), and there are {machine.total_gb:.1f} GB"
     )
 
@@ -106,19 +119,25 @@ def remedy(need: Demand, machine: Machine) -> str:
     if machine.gpus and need.ranks > machine.gpus:
         return f"set platform.processes={machine.gpus}, or run it where there are {need.ranks} GPUs"
     for advice, changed in _alternatives(need):
-        if changed.memory.total <= ADVISED_SHARE * machine.total_gb:
+        if machine.taken_gb(changed.memory) <= ADVISED_SHARE * machine.total_gb:
             return f"set {advice}"
-    size, gpu_gb = next(iter(GPU_GB.items()))
-    engine, ranks = fewest(need, gpu_gb)
+    found = [(size, *fewest(need, gpu_gb)) for size, gpu_gb in GPU_GB.items()]
+    fitting = [place for place in found if place[2] <= MOST_RANKS]
+    if not fitting:
+        return "choose a smaller model"
+    size, engine, ranks = fitting[0]
     where = f"{ranks} GPU{'s' if ranks > 1 else ''} of {size} with platform.training_engine={engine}"
     return f"choose a smaller model, or {where} and {need.section}.activation_checkpointing=true"
 
 
 def fewest(need: Demand, gpu_gb: float) -> tuple[EngineName, int]:
-    """Return the engine and the smallest number of GPUs on which the training fits, a power of two."""
+    """Return the engine and the smallest number of GPUs on which the training fits, a power of two.
+
+    More than MOST_RANKS stand for none that fits: ranks do not divide what an adapter leaves as it is.
+    """
     lean = replace(need, settings=need.settings.model_copy(update={"activation_checkpointing": True}))
-    for ranks in (2**power for power in range(9)):
-        for engine in ENGINES_BY_SPEED if ranks > 1 else ("single",):
+    for ranks in (2**power for power in range(MOST_RANKS.bit_length())):
+        for engine in need.engines if ranks > 1 else ("single",):
             if replace(lean, engine=engine, ranks=ranks).memory.total <= ADVISED_SHARE * (gpu_gb - GPU_RESERVE_GB):
                 return engine, ranks
     return "zero3", 2 * MOST_RANKS
@@ -132,7 +151,7 @@ def _alternatives(need: Demand) -> Iterator[tuple[str, Demand]]:
         kept = f"{need.section}.activation_checkpointing=true"
         settings = settings.model_copy(update={"activation_checkpointing": True})
         yield kept, replace(need, settings=settings)
-    for engine in ENGINES_BY_SPEED if need.ranks > 1 else ():
+    for engine in need.engines if need.ranks > 1 else ():
         changed = f"platform.training_engine={engine}"
         yield f"{changed} and {kept}" if kept else changed, replace(need, settings=settings, engine=engine)
     tokens = settings.micro_batch_tokens // 2

@@ -7,6 +7,7 @@ AdamW moments, the activations of one forward pass, one chunk of logits.
 from dataclasses import dataclass
 
 from iar.config import TrainingSection
+from iar.services.adapters import LoraSettings
 from iar.services.model_shapes import ModelShape
 from iar.services.train_engines import ZERO_BUCKET_ELEMENTS, EngineName
 
@@ -25,7 +26,8 @@ class TrainingMemory:
     activations: of one forward pass of `micro_batch_tokens`, all kept. With activation checkpointing instead:
     inputs, of the blocks; outside, of what is no block; block, one computed again with its gradients.
     logits: of the loss. update: gradients in the compute dtype and copies of the optimizer step, alive when the
-    activations no longer are. buffers: of the engine, for exchange.
+    activations no longer are. buffers: of the engine, for exchange. merge: of an adapter, the fp32 weights that it is
+    added to beside those of the training; in the machine's memory, not a GPU's.
     """
 
     weights: float
@@ -40,6 +42,7 @@ class TrainingMemory:
     logits: float
     update: float
     checkpointing: bool
+    merge: float = 0.0
 
     @property
     def states(self) -> float:
@@ -62,18 +65,22 @@ class TrainingMemory:
         return (
             f"weights {self.weights:.1f}, fp32 masters {self.masters:.1f}, gradients {self.gradients:.1f}, optimizer "
             f"{self.optimizer:.1f}, buffers {self.buffers:.1f}, activations and logits {self.passing:.1f} or update "
-            f"{self.update:.1f}"
+            f"{self.update:.1f}" + (f" or merge {self.merge:.1f}" if self.merge else "")
         )
 
 
-def estimate(shape: ModelShape, settings: TrainingSection, engine: EngineName, ranks: int) -> TrainingMemory:
+def estimate(
+    shape: ModelShape, settings: TrainingSection, engine: EngineName, ranks: int, adapter: LoraSettings | None = None
+) -> TrainingMemory:
     """Return what each of `ranks` ranks takes. A compute dtype of auto counts as bfloat16, which GPUs have."""
     element = FP32_BYTES if settings.compute_dtype == "float32" else 2
     parameters = shape.parameters / GB
+    trained = shape.factor_parameters(adapter.rank) / GB if adapter else parameters
     gradient_parts = ranks if engine in ("zero2", "zero3") else 1
     weight_parts = ranks if engine == "zero3" else 1
-    shard = FP32_BYTES * parameters / gradient_parts
-    outside, block = _activations_per_token(shape, element)
+    shard = FP32_BYTES * trained / gradient_parts
+    head_gradient = 0.0 if adapter else shape.vocabulary * shape.hidden / GB
+    outside, block = _activations_per_token(shape, element, adapter)
     block_gradients = 2 * element * (shape.hidden + shape.intermediate)
     tokens = settings.micro_batch_tokens / GB
     return TrainingMemory(
@@ -85,32 +92,35 @@ def estimate(shape: ModelShape, settings: TrainingSection, engine: EngineName, r
         activations=tokens * (outside + shape.layers * block),
         inputs=tokens * shape.layers * element * shape.hidden,
         outside=tokens * outside,
-        block=tokens * (block + block_gradients) + element * shape.vocabulary * shape.hidden / GB,
-        logits=_logits(shape, element, settings.micro_batch_tokens),
-        update=element * parameters if gradient_parts == 1 else shard,
+        block=tokens * (block + block_gradients) + element * head_gradient,
+        # The head's gradient lies there in fp32 and in the compute dtype.
+        logits=_logits(shape, settings.micro_batch_tokens) + (FP32_BYTES + element) * head_gradient,
+        update=element * trained if gradient_parts == 1 else shard,
         checkpointing=settings.activation_checkpointing,
+        merge=(element + FP32_BYTES) * parameters if adapter else 0.0,
     )
 
 
-def _activations_per_token(shape: ModelShape, element: int) -> tuple[int, int]:
+def _activations_per_token(shape: ModelShape, element: int, adapter: LoraSettings | None) -> tuple[int, int]:
     """Return bytes a token that autograd keeps outside the blocks, and in each block.
 
     A norm keeps its input in fp32, the normalised and the scaled one; attention its three inputs (keys and values
     repeated to the queries' heads), its output and the copy that the next product reads; the MLP four of its width.
+    With an adapter a norm's weight is not trained, so its normalised input goes; between each two factors stays a rank.
     """
-    norm = FP32_BYTES + 2 * element
+    norm = FP32_BYTES + (1 if adapter else 2) * element
     attention = 5 * element * shape.queries
     head_norms = norm * (shape.queries + shape.keys) if shape.head_norms else 0
-    layer = 2 * norm * shape.hidden + attention + head_norms + 4 * element * shape.intermediate
+    factors = 7 * element * adapter.rank if adapter else 0
+    layer = 2 * norm * shape.hidden + attention + head_norms + 4 * element * shape.intermediate + factors
     return (norm + 4 * element) * shape.hidden, layer
 
 
-def _logits(shape: ModelShape, element: int, tokens: int) -> float:
-    """Return GB of the loss: one chunk of logits and its exponentials in fp32, and the head's gradient twice."""
+def _logits(shape: ModelShape, tokens: int) -> float:
+    """Return GB of one chunk of logits and its exponentials in fp32."""
     from iar.methods.losses import CHUNK_POSITIONS
 
-    chunk = 2 * FP32_BYTES * min(CHUNK_POSITIONS, tokens) * shape.vocabulary
-    return (chunk + (FP32_BYTES + element) * shape.vocabulary * shape.hidden) / GB
+    return 2 * FP32_BYTES * min(CHUNK_POSITIONS, tokens) * shape.vocabulary / GB
 
 
 def _buffers(shape: ModelShape, element: int, engine: EngineName, ranks: int) -> float:

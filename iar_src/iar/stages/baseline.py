@@ -123,7 +123,8 @@ def replay(task: Task) -> Outcome:
         )
     epochs = [mixed_epoch(domain, general, settings.replay_share, seed, epoch) for epoch in range(align.epochs)]
     write_records(task.out / "replay-rejects.jsonl", [*leaks, *too_long])
-    write_json(task.out / "card.json", dataset_card(examples, epochs[0], [*leaks, *too_long], tokenizer))
+    sources = [*answer_rows(task.pairs), *examples]
+    write_json(task.out / "card.json", dataset_card(sources, epochs[0], [*leaks, *too_long], tokenizer))
 
     once = align.model_copy(update={"epochs": 1})
     result = _train(task, task.base, visited_in_order(epochs, seed), once)

@@ -1,0 +1,153 @@
+"""Commands of a platform: runs on Kubeflow, a folder of run files as the desired state, promotion of a model."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from iar.cli_options import AsJson, Recipes, RunPath, Set, State, load, print_json, with_recipes
+from iar.errors import UserError
+
+if TYPE_CHECKING:
+    from iar.services.submission import Finding
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of run files, *.yaml.")]
+Host = Annotated[
+    str, typer.Option("--host", envvar="KF_PIPELINES_ENDPOINT", help="URL of Kubeflow Pipelines; default in-cluster.")
+]
+Namespace = Annotated[
+    str, typer.Option("--namespace", envvar="IAR_NAMESPACE", help="Namespace of the runs, where KFP has several users.")
+]
+Account = Annotated[str, typer.Option("--service-account", help="Account of the tasks; default the server's own.")]
+Rerun = Annotated[bool, typer.Option("--rerun", help="Start it once more although there is a run of it.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be started, and start nothing.")]
+
+Alias = Annotated[str, typer.Option("--alias", metavar="NAME", help="Alias of the model that serves.")]
+Expect = Annotated[
+    str | None,
+    typer.Option("--expect", metavar="VERSION", help="Version the alias must stand at now; none = it is new."),
+]
+TestReused = Annotated[
+    bool, typer.Option("--test-reused", help="Accept a test that other models had taken before; the tags say so.")
+]
+Rollback = Annotated[bool, typer.Option("--rollback", help="Back to what the alias was before its last promotion.")]
+History = Annotated[bool, typer.Option("--history", help="Show the moves of the alias and change nothing.")]
+
+
+def submit(
+    run_yaml: RunPath,
+    host: Host = "",
+    namespace: Namespace = "",
+    service_account: Account = "",
+    rerun: Rerun = False,
+    set_: Set = None,
+    recipes: Recipes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start a run on Kubeflow, unless there is one of this run file already."""
+    from iar.services.kubeflow import Kubeflow
+    from iar.services.submission import check_backend
+    from iar.services.submission import submit as submit_run
+
+    run_file = load(run_yaml, with_recipes(set_, recipes), None)
+    check_backend(run_file, str(run_yaml))
+    from iar.pipelines.post_training import compiled_pipeline
+
+    cluster = Kubeflow(host, namespace, run_file.register.experiment)
+    done = submit_run(run_file, compiled_pipeline, cluster, service_account, rerun)
+    if as_json:
+        print_json(asdict(done))
+        return
+    run = done.run
+    step = "started" if done.started else f"is there already, {run.state}; --rerun starts it once more"
+    typer.echo(f"Run {run.name} {step}\n{cluster.host}/#/runs/details/{run.id}")
+
+
+def reconcile(
+    folder: Folder,
+    host: Host = "",
+    namespace: Namespace = "",
+    service_account: Account = "",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start every run file of a folder that has no run on Kubeflow yet, and report where the two differ."""
+    from iar.services.kubeflow import Kubeflow
+    from iar.services.submission import desired_runs
+    from iar.services.submission import reconcile as reconcile_folder
+
+    desired = desired_runs(folder)
+    from iar.pipelines.post_training import compiled_pipeline
+
+    findings = []
+    for finding in reconcile_folder(
+        desired, compiled_pipeline, lambda experiment: Kubeflow(host, namespace, experiment), service_account, dry_run
+    ):
+        findings.append(asdict(finding))
+        if not as_json:
+            typer.echo(_finding_line(finding))
+    if as_json:
+        print_json(findings)
+
+
+def _finding_line(finding: "Finding") -> str:
+    """Return a finding in one line: what was done, or how the run stands, and the drift behind it."""
+    stands = {"started": "started", "start": "would start"}.get(finding.action, finding.state)
+    file = f"{finding.file}: " if finding.file else ""
+    return f"{file}{finding.run} {stands}" + (f"  -> {finding.drift}" if finding.drift else "")
+
+
+def promote(
+    run_yaml: RunPath,
+    alias: Alias = "champion",
+    expect: Expect = None,
+    test_reused: TestReused = False,
+    rollback: Rollback = False,
+    history: History = False,
+    set_: Set = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let the serving alias in MLflow point at a finished run's model, if it passes every gate."""
+    from iar.services import promotion
+
+    if rollback and history:
+        raise UserError("--rollback and --history exclude each other; give one of them")
+    run_file = load(run_yaml, set_, state)
+    if history:
+        _show_history(promotion.history(run_file, alias), as_json)
+        return
+    moved = (
+        promotion.rollback(run_file, alias, expect)
+        if rollback
+        else promotion.promote(run_file, alias, expect, test_reused)
+    )
+    if as_json:
+        print_json(asdict(moved))
+        return
+    from iar.console import open_console, print_check
+
+    console = open_console()
+    for check in moved.gates:
+        print_check(console, check)
+    step = "stands at" if moved.version == moved.before else f"moved from version {moved.before or 'none'} to"
+    console.print(f"{moved.model}@{moved.alias} {step} version {moved.version}, run {moved.run_id}", markup=False)
+
+
+def _show_history(moves: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print_json(moves)
+        return
+    from datetime import UTC, datetime
+
+    from iar.console import open_console, print_table
+
+    rows = [
+        [
+            datetime.fromtimestamp(float(move["time"]), UTC).strftime("%Y-%m-%d %H:%M"),
+            *(str(move[key]) or "none" for key in ("kind", "before", "version", "run_id")),
+        ]
+        for move in moves
+    ]
+    print_table(open_console(), ("Time (UTC)", "Move", "From", "To", "Run"), rows)

@@ -1,0 +1,180 @@
+"""Promotion: the model of a finished run passes its gates, then the serving alias moves to it by compare-and-set.
+
+MLflow sets an alias wherever it stood, so the registry's events decide between writers and are the history;
+the alias follows them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from iar.config import RunFile
+from iar.errors import UserError
+from iar.methods.digest import digest_json
+from iar.services.findings import Check, guarded
+from iar.services.model_versions import ModelVersions
+from iar.services.promotion_gates import Finalist, check_retraction, finalist, gates, model_files
+from iar.services.registry import Event, Registry
+from iar.services.tracking import Tracker
+from iar.services.workspace import Workspace
+
+PROMOTE, ROLLBACK = "promote", "rollback"
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """Where an alias stands after a command, and the findings that let it. `before` is "" for a new alias."""
+
+    model: str
+    alias: str
+    version: str
+    before: str
+    run_id: str
+    gates: tuple[Check, ...]
+
+
+def promote(run_file: RunFile, alias: str, expect: str | None = None, test_reused: bool = False) -> Promotion:
+    """Let `alias` point at the model of a finished run. Nothing happens where it does already.
+
+    `expect` is the version that the alias must stand at now ("none" = the alias is new); without it the one in the
+    history. Raises UserError with every gate that failed, one a line, and where another writer was faster.
+    """
+    one = finalist(run_file)
+    with _opened(run_file, alias) as move:
+        version = move.versions.holding(one.selection.candidate_digest)
+        findings = tuple(gates(one, version, move.versions, move.registry, test_reused))
+        _refuse(findings)
+        before = move.check(expect)
+        move.versions.tag(version, _tags(one, findings))
+        if move.standing != version:
+            content = digest_json(model_files(one))
+            move.record(PROMOTE, {"version": version, "run_id": run_file.run_id, "files": content})
+        move.settle()
+    return Promotion(move.versions.name, alias, version, before, run_file.run_id, findings)
+
+
+def rollback(run_file: RunFile, alias: str, expect: str | None = None) -> Promotion:
+    """Let `alias` point at what it pointed at before its last promotion. Raises UserError where there is no such."""
+    with _opened(run_file, alias) as move:
+        before = move.check(expect)
+        stack = standing_promotions(move.events)
+        if len(stack) < 2:
+            raise UserError(f"{move.versions.name}@{alias}: no promotion to go back to; see --history")
+        target = stack[-2]
+        version = str(target["version"])
+        tags = move.versions.tags(version)
+        findings = (
+            *guarded("retraction", lambda: check_retraction(tags["iar.lineage"], move.registry)),
+            *guarded("files", lambda: _check_unchanged(version, target["files"], move.versions)),
+        )
+        _refuse(findings)
+        move.record(ROLLBACK, target)
+        move.settle()
+    return Promotion(move.versions.name, alias, version, before, target["run_id"], findings)
+
+
+def history(run_file: RunFile, alias: str) -> list[dict[str, Any]]:
+    """Return every move of the alias in order: time (Unix), kind, version, before and run_id."""
+    with _opened(run_file, alias) as move:
+        return [{"time": event.time, "kind": event.kind} | event.payload for event in move.events]
+
+
+def standing_promotions(events: list[Event]) -> list[dict[str, Any]]:
+    """Return the promotions that no rollback took back, oldest first: the last is in force."""
+    stack: list[dict[str, Any]] = []
+    for event in events:
+        if event.kind == ROLLBACK:
+            stack.pop()
+        else:
+            stack.append(event.payload)
+    return stack
+
+
+class _Move:
+    """One look at an alias, and at most one change of it."""
+
+    def __init__(self, registry: Registry, versions: ModelVersions, alias: str) -> None:
+        self.registry, self.versions, self._alias = registry, versions, alias
+        self._subject = f"{versions.name}@{alias}"
+        self.events = registry.events(self._subject)
+
+    @property
+    def standing(self) -> str:
+        """The version of the history's last move, "" before the first."""
+        return str(self.events[-1].payload["version"]) if self.events else ""
+
+    def check(self, expect: str | None) -> str:
+        """Return where the alias stands. Raises UserError where that is neither expected nor in the history."""
+        now = self.versions.alias(self._alias)
+        if expect is not None:
+            allowed = {"" if expect == NONE else expect}
+        else:
+            # A promotion killed between history and alias left it where it was before.
+            allowed = {self.standing} | ({str(self.events[-1].payload["before"])} if self.events else set())
+        if now not in allowed:
+            wanted = " or ".join(sorted(version or NONE for version in allowed))
+            raise UserError(
+                f"{self._subject} stands at version {now or NONE}, expected {wanted}; "
+                f"if it shall move from there, give --expect {now or NONE}"
+            )
+        return now
+
+    def record(self, kind: str, payload: dict[str, Any]) -> None:
+        """Append the move to the history. Raises UserError where another writer was faster."""
+        last = self.events[-1].digest if self.events else ""
+        moved = {name: payload[name] for name in ("version", "run_id", "files")} | {"before": self.standing}
+        if not self.registry.event_after(last, kind, self._subject, moved):
+            winner = self.registry.events(self._subject)[-1].payload
+            raise UserError(
+                f"{self._subject}: meanwhile moved to version {winner['version']} of {winner['run_id']}; "
+                "look at that one, then repeat"
+            )
+
+    def settle(self) -> None:
+        """Let the alias follow the history; whoever sets it last has seen the last move."""
+        last = None
+        while last != (newest := self.registry.events(self._subject)[-1]):
+            self.versions.point(self._alias, str(newest.payload["version"]))
+            last = newest
+
+
+@contextmanager
+def _opened(run_file: RunFile, alias: str) -> Iterator[_Move]:
+    state, settings = Workspace.of(run_file).state, run_file.register
+    tracker = Tracker(run_file, run_file.run_id, state)
+    registry = Registry.open(settings.registry_url or f"sqlite:///{state / 'registry.sqlite'}")
+    try:
+        yield _Move(registry, ModelVersions(tracker, settings.model_name), alias)
+    finally:
+        registry.close()
+
+
+def _check_unchanged(version: str, content: str, versions: ModelVersions) -> Check:
+    if digest_json(versions.files(version)) != content:
+        return Check("files", "fail", f"version {version} changed in MLflow since it was promoted", "promote another")
+    return Check("files", "pass", f"version {version} holds the bytes it was promoted with")
+
+
+def _refuse(findings: tuple[Check, ...]) -> None:
+    failed = [check for check in findings if check.status == "fail"]
+    if failed:
+        lines = (f"not promoted, {check.name}: {check.detail}" + f"; {check.fix}" * bool(check.fix) for check in failed)
+        raise UserError("\n".join(lines))
+
+
+def _tags(one: Finalist, findings: tuple[Check, ...]) -> dict[str, str]:
+    """Return what a version says of its promotion: the run, the way back into the registry, gates and test scores."""
+    tags = {
+        "iar.run_id": one.run_file.run_id,
+        "iar.run_digest": one.run_file.digest,
+        "iar.lineage": one.lineage,
+        "iar.selection": one.decision,
+        "iar.gates": ", ".join(f"{check.name} {check.status}" for check in findings),
+    }
+    scores = one.scores
+    if scores is None:
+        return tags
+    suites = {f"iar.test.{suite.suite}": f"{suite.points:.1f}" for suite in scores.suites}
+    return tags | suites | {"iar.test.general": f"{scores.general:.1f}"}

@@ -1,0 +1,162 @@
+"""The gates of a promotion: what must be true of a finished run before its model may serve, each with its finding."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from iar.config import RunFile
+from iar.errors import NoFeasibleCandidate, UserError
+from iar.methods.digest import digest_json
+from iar.records import FunnelStep, ModelScores, Selection, from_json, read_records, to_json
+from iar.services.checkpoints import weights_digest
+from iar.services.findings import Check, guarded
+from iar.services.model_versions import MODEL, ModelVersions
+from iar.services.registry import RETRACT, Registry, short_id
+from iar.services.test_lock import readings
+from iar.services.workspace import Ref, Workspace
+
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """What a finished run offers: its artifacts by task, its selection, and the model that was registered."""
+
+    run_file: RunFile
+    artifacts: dict[str, Ref]
+    selection: Selection
+
+    @property
+    def decision(self) -> str:
+        """Digest of the selection, as the registry knows it."""
+        return digest_json(to_json(self.selection))
+
+    @property
+    def lineage(self) -> str:
+        """Digest of the registered model, as the registry knows it."""
+        return digest_json({"weights": self.selection.candidate_digest, "decision": self.decision})
+
+    @property
+    def model(self) -> Path:
+        """The folder of the picked model."""
+        return self.artifacts["register"].path / MODEL
+
+    @property
+    def scores(self) -> ModelScores | None:
+        """The scores of the pick on the held-out test, if it took it."""
+        tested = read_records(self.artifacts["locked-test"].path / "scores.jsonl", ModelScores)
+        return next((one for one in tested if one.checkpoint_digest == self.selection.candidate_digest), None)
+
+
+def finalist(run_file: RunFile) -> Finalist:
+    """Return what a run offers for promotion, whichever backend ran it.
+
+    Raises UserError for a run that is not finished, NoFeasibleCandidate for one that ended without a pick.
+    """
+    folder = Workspace.of(run_file).run(run_file.run_id) / "tasks"
+    artifacts = {}
+    for task in ("qa-build", "selector", "locked-test", "register"):
+        marker = folder / f"{task}.json"
+        if not marker.is_file():
+            raise UserError(
+                f"run {run_file.run_id} has not finished {task} in {folder.parent.parent.parent}; finish it, or name "
+                "its state folder with --state"
+            )
+        artifacts[task] = Ref.parse(json.loads(marker.read_text(encoding="utf-8"))["ref"])
+        artifacts[task].open()
+    decided = (artifacts["selector"].path / "selection.json").read_text(encoding="utf-8")
+    selection = from_json(Selection, json.loads(decided))
+    if not selection.pick:
+        report = artifacts["register"].path / "report.html"
+        raise NoFeasibleCandidate(
+            f"run {run_file.run_id} has no feasible candidate, so nothing to promote; the reasons are in {report}"
+        )
+    return Finalist(run_file, artifacts, selection)
+
+
+def gates(one: Finalist, version: str, versions: ModelVersions, registry: Registry, reused: bool) -> Iterator[Check]:
+    """Yield the finding of every gate; `reused` lets a test pass that other models had taken before."""
+    yield from guarded("selection", lambda: check_selection(one, registry))
+    yield from guarded("test", lambda: check_test(one, registry, reused))
+    yield from guarded("decontamination", lambda: check_decontamination(one))
+    yield from guarded("retraction", lambda: check_retraction(one.lineage, registry))
+    yield from guarded("files", lambda: check_files(one, version, versions))
+
+
+def check_selection(one: Finalist, registry: Registry) -> Check:
+    """The pick met every floor of the rule, and the registry holds the decision."""
+    selection = one.selection
+    if not registry.labels([one.decision]):
+        detail = f"the registry does not know the decision for {selection.pick}"
+        return Check("selection", "fail", detail, "check register.registry_url, or run the run file again")
+    return Check("selection", "pass", f"{selection.pick} is feasible, one of {len(selection.verdicts)} considered")
+
+
+def check_test(one: Finalist, registry: Registry, reused: bool) -> Check:
+    """The held-out test was taken by this pick, and by no other model before it."""
+    if one.scores is None:
+        return Check("test", "fail", f"{one.selection.pick} has no test scores", "run the run file again")
+    reads = readings(one.artifacts["qa-build"].path, registry)
+    ours = [place for place, read in enumerate(reads) if read["decision"] == one.decision]
+    if not ours:
+        detail = f"the registry knows of no reading of the test for {one.selection.pick}"
+        return Check("test", "fail", detail, "check register.registry_url, or run the run file again")
+    before = {read["candidate_digest"]: read["pick"] for read in reads[: ours[0]]}
+    before.pop(one.selection.candidate_digest, None)
+    if not before:
+        return Check("test", "pass", f"taken once, {one.scores.domain:.1f} domain, {one.scores.general:.1f} general")
+    detail = f"taken before by {len(before)} other models ({_some(list(before.values()))}), so its scores flatter"
+    if reused:
+        return Check("test", "warn", detail, "hold out new questions with qa_build.split_salt")
+    return Check("test", "fail", detail, "hold out new questions with qa_build.split_salt, or accept --test-reused")
+
+
+def check_decontamination(one: Finalist) -> Check:
+    """The questions went through decontamination to the last one."""
+    data = one.artifacts["qa-build"].path
+    funnel = [from_json(FunnelStep, step) for step in json.loads((data / "funnel.json").read_text(encoding="utf-8"))]
+    step = next((step for step in funnel if step.step == "decontaminated"), None)
+    if step is None or step.in_ != step.kept + sum(step.dropped.values()):
+        detail = f"{data / 'funnel.json'} records no complete decontamination"
+        return Check("decontamination", "fail", detail, "delete that artifact and run the run file again")
+    dropped = sum(step.dropped.values())
+    return Check("decontamination", "pass", f"{step.in_} questions checked, {dropped} dropped")
+
+
+def check_retraction(lineage: str, registry: Registry) -> Check:
+    """Nothing the model was made from was retracted."""
+    if not registry.labels([lineage]):
+        detail = f"the registry does not know {short_id('checkpoint', lineage)}"
+        return Check("retraction", "fail", detail, "check register.registry_url, or run the run file again")
+    ancestors = {lineage} | {edge.input for edge in registry.upstream(lineage)}
+    retracted = {event.subject for event in registry.events() if event.kind == RETRACT} & ancestors
+    if retracted:
+        names = [short_id(kind, digest) for digest, (kind, _) in sorted(registry.labels(retracted).items())]
+        return Check("retraction", "fail", f"made from retracted {_some(names)}", "run again without them")
+    return Check("retraction", "pass", f"none of {len(ancestors)} ancestors was retracted")
+
+
+def check_files(one: Finalist, version: str, versions: ModelVersions) -> Check:
+    """The run's files are as they were written, and MLflow holds the same bytes of the model."""
+    for artifact in one.artifacts.values():
+        artifact.open(verify=True)
+    if weights_digest(one.model) != one.selection.candidate_digest:
+        return Check("files", "fail", f"{one.model}: not the weights that were selected", "run the run file again")
+    wanted, stored = model_files(one), versions.files(version)
+    wrong = sorted(path for path in wanted.keys() | stored.keys() if wanted.get(path) != stored.get(path))
+    if wrong:
+        detail = f"version {version} in MLflow differs from the run in {_some(wrong)}"
+        return Check("files", "fail", detail, f"delete version {version}, then run the run file again")
+    return Check("files", "pass", f"{len(wanted)} files, each with its digest, here and in MLflow")
+
+
+def model_files(one: Finalist) -> dict[str, str]:
+    """Return relative path -> SHA-256 of the picked model's files, as the run's manifest has them."""
+    folder = f"{MODEL}/"
+    files = one.artifacts["register"].open().files
+    return {file.path.removeprefix(folder): file.sha256 for file in files if file.path.startswith(folder)}
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")

@@ -1,0 +1,344 @@
+"""Promotion of finished runs, against a real MLflow store and a real registry."""
+
+import json
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iar import cli
+from iar.config import RunFile
+from iar.errors import NoFeasibleCandidate, UserError
+from iar.methods.digest import digest_json
+from iar.records import (
+    CandidateVerdict,
+    FunnelStep,
+    Lineage,
+    ModelScores,
+    Outcome,
+    QAPair,
+    Selection,
+    SuiteScore,
+    from_json,
+    to_json,
+    write_json,
+    write_records,
+)
+from iar.services import promotion
+from iar.services.checkpoints import weights_digest
+from iar.services.model_versions import ModelVersions
+from iar.services.promotion import history, promote, rollback
+from iar.services.registry import RETRACT, Producer, Registry
+from iar.services.test_lock import open_locked_test
+from iar.services.tracking import Tracker
+from iar.services.workspace import Manifest, Workspace, stored_files
+from tests.services.tracker_cases import fresh_store, make_checkpoint
+
+PICK = "ties-d0.3"
+DOCUMENT = Lineage("document", "d" * 64, "velm.md", {})
+PRODUCER = Producer("r", "s", "1", "c", 17, 0.0, 1.0)
+
+
+@dataclass
+class Books:
+    """One state folder with any number of finished runs."""
+
+    state: Path
+
+    @property
+    def registry(self) -> Registry:
+        return Registry.open(f"sqlite:///{self.state / 'registry.sqlite'}")
+
+    def run_file(self, name: str) -> RunFile:
+        return RunFile.model_validate({"run": {"name": name, "state": str(self.state)}, "documents": {"path": "docs"}})
+
+    def artifact(self, run_file: RunFile, task: str, files: dict[str, Any], model: bytes = b"") -> Path:
+        """Publish a finished artifact of a run: JSON documents and lists of records by name, perhaps a model."""
+        workspace, key = Workspace(self.state), digest_json([run_file.run_id, task])
+        work = workspace.work(task, key)
+        work.mkdir(parents=True)
+        for name, content in files.items():
+            write_records(work / name, content) if name.endswith("l") else write_json(work / name, content)
+        if model:
+            make_checkpoint(work / "model", model)
+        workspace.publish(Manifest(task, task, key, {}, "code", 0.0, 1.0, stored_files(work), Outcome({}, "")))
+        marker = workspace.run(run_file.run_id) / "tasks" / f"{task}.json"
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        write_json(marker, {"ref": str(workspace.ref(task, key))})
+        return workspace.artifact(task, key)
+
+    def finish(self, name: str, pick: str = PICK, dropped: int = 2) -> RunFile:
+        """Keep the books of a finished run as its stages do; all runs share the questions."""
+        run_file = self.run_file(name)
+        pair = QAPair("q1", "d1", "c1", "test", "fact", "Who?", "Lind.", "Lind", (), "Lind", "offline")
+        funnel = [to_json(FunnelStep("decontaminated", "question", 9, 7, {"leak": dropped}))]
+        questions = {"validation.jsonl": [replace(pair, split="validation")], "test.jsonl": [pair]}
+        data = self.artifact(run_file, "qa-build", {**questions, "funnel.json": funnel})
+        registered = self.artifact(run_file, "register", {"results.json": {}}, model=name.encode() if pick else b"")
+        weights = weights_digest(registered / "model") if pick else ""
+        dataset = stored_files(data)[-1].sha256
+        selection = Selection(pick, "rule", 1.0, (CandidateVerdict(PICK, "", "", "", "", 4),), dataset, weights)
+        self.artifact(run_file, "selector", {"selection.json": to_json(selection)})
+        suites = (SuiteScore("domain", 21.0, 14.9, 27.1, 9, 0),)
+        scores = [ModelScores(pick, "test", weights, suites, 21.0, 23.6, 17.2, 29.7)] if pick else []
+        self.artifact(run_file, "locked-test", {"scores.jsonl": scores})
+        if pick:
+            self._enter(run_file, selection, data, registered / "model")
+        return run_file
+
+    def _enter(self, run_file: RunFile, selection: Selection, data: Path, model: Path) -> None:
+        decision = Lineage("decision", digest_json(to_json(selection)), "pick", {})
+        weights = Lineage("candidate", selection.candidate_digest, PICK, {}, (("base", DOCUMENT.digest),))
+        identity = digest_json({"weights": weights.digest, "decision": decision.digest})
+        inputs = (("selected-by", decision.digest), ("weights", weights.digest))
+        self.registry.record([DOCUMENT, decision, weights, Lineage("checkpoint", identity, "m", {}, inputs)], PRODUCER)
+        open_locked_test(data, selection, self.registry)
+        self.tracker(run_file).register_model(model, {"iar.lineage": identity})
+
+    def tracker(self, run_file: RunFile) -> Tracker:
+        return Tracker(run_file, run_file.run_id, self.state)
+
+    def versions(self, run_file: RunFile) -> ModelVersions:
+        return ModelVersions(self.tracker(run_file), run_file.register.model_name)
+
+    def alias(self, run_file: RunFile, alias: str = "champion") -> str:
+        return self.versions(run_file).alias(alias)
+
+
+@pytest.fixture
+def books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Books:
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    monkeypatch.delenv("IAR_STATE", raising=False)
+    return Books(fresh_store(tmp_path / "state"))
+
+
+def test_a_run_that_passes_every_gate_moves_the_alias_and_tags_its_version(books: Books) -> None:
+    run_file = books.finish("one")
+
+    moved = promote(run_file, "champion")
+
+    assert (moved.version, moved.before, books.alias(run_file)) == ("1", "", "1")
+    assert {check.name: check.status for check in moved.gates} == dict.fromkeys(
+        ("selection", "test", "decontamination", "retraction", "files"), "pass"
+    )
+    tags = books.versions(run_file).tags("1")
+    assert tags["iar.gates"] == "selection pass, test pass, decontamination pass, retraction pass, files pass"
+    assert (tags["iar.run_id"], tags["iar.run_digest"]) == (run_file.run_id, run_file.digest)
+    assert (tags["iar.test.domain"], tags["iar.test.general"]) == ("21.0", "23.6")
+    assert books.registry.find(tags["iar.lineage"]).kind == "checkpoint"
+
+
+def test_promoting_again_changes_nothing(books: Books) -> None:
+    run_file = books.finish("one")
+    promote(run_file, "champion")
+
+    assert promote(run_file, "champion").before == "1"
+    assert len(history(run_file, "champion")) == 1
+
+
+def test_rollback_goes_back_step_by_step_and_the_history_keeps_all(books: Books) -> None:
+    runs = [books.finish(name) for name in ("one", "two", "three")]
+    for run_file in runs:
+        promote(run_file, "champion", test_reused=True)
+    run_file = runs[0]
+
+    assert [rollback(run_file, "champion").version for _ in range(2)] == ["2", "1"]
+
+    assert books.alias(run_file) == "1"
+    moves = [(move["kind"], move["before"], move["version"]) for move in history(run_file, "champion")]
+    assert moves == [
+        ("promote", "", "1"), ("promote", "1", "2"), ("promote", "2", "3"), ("rollback", "3", "2"),
+        ("rollback", "2", "1"),
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="iar-demo@champion: no promotion to go back to; see --history"):
+        rollback(run_file, "champion")
+    # A new promotion after a rollback is undone to where the rollback had led.
+    promote(runs[2], "champion", test_reused=True)
+    assert rollback(run_file, "champion").version == "1"
+
+
+def test_a_test_that_another_model_took_before_is_refused_unless_accepted(books: Books) -> None:
+    books.finish("one")
+    second = books.finish("two")
+
+    line = rf"not promoted, test: taken before by 1 other models \({PICK}\), so its scores flatter; hold out new"
+    with pytest.raises(UserError, match=line):
+        promote(second, "champion")
+    assert books.alias(second) == ""
+    promote(second, "champion", test_reused=True)
+    assert "test warn" in books.versions(second).tags("2")["iar.gates"]
+
+
+def test_a_second_reading_for_the_same_pick_is_no_second_model(books: Books) -> None:
+    run_file = books.finish("one")
+    data = Workspace(books.state).artifact("qa-build", digest_json([run_file.run_id, "qa-build"]))
+    selector = Workspace(books.state).artifact("selector", digest_json([run_file.run_id, "selector"]))
+    selection = from_json(Selection, json.loads((selector / "selection.json").read_text()))
+    open_locked_test(data, selection, books.registry)
+
+    assert promote(run_file, "champion").version == "1"
+
+
+def test_an_unfinished_run_and_one_without_a_pick_are_told_apart(books: Books) -> None:
+    with pytest.raises(UserError, match=r"has not finished qa-build in .*/state; finish it, or name its state folder"):
+        promote(books.run_file("never"), "champion")
+    with pytest.raises(NoFeasibleCandidate, match="has no feasible candidate, so nothing to promote; the reasons are"):
+        promote(books.finish("none", pick=""), "champion")
+
+
+def test_a_model_made_from_something_retracted_is_refused_also_on_the_way_back(books: Books) -> None:
+    first, second = books.finish("one"), books.finish("two")
+    for run_file in (first, second):
+        promote(run_file, "champion", test_reused=True)
+    books.registry.event(RETRACT, DOCUMENT.digest, {"reason": "asked to"})
+
+    line = "not promoted, retraction: made from retracted document:dddddddddddd; run again without them"
+    with pytest.raises(UserError, match=line):
+        promote(first, "other", test_reused=True)
+    with pytest.raises(UserError, match=line):
+        rollback(first, "champion")
+    assert books.alias(first) == "2"
+
+
+def test_every_failed_gate_is_a_line_of_its_own(books: Books) -> None:
+    run_file = books.finish("one", dropped=1)
+    books.registry.event(RETRACT, DOCUMENT.digest, {})
+
+    with pytest.raises(UserError) as refused:
+        promote(run_file, "champion")
+
+    assert [line.partition(":")[0] for line in str(refused.value).splitlines()] == [
+        "not promoted, decontamination",
+        "not promoted, retraction",
+    ]
+
+
+@pytest.mark.parametrize("where", ["artifact", "mlflow"])
+def test_changed_bytes_are_found_on_either_side(books: Books, where: str) -> None:
+    run_file = books.finish("one")
+    stored = {
+        "artifact": next((books.state / "artifacts" / "register").glob("*/model/config.json")),
+        "mlflow": next((books.state / "mlartifacts").rglob("config.json")),
+    }[where]
+    stored.unlink()  # one file under two names: a new one changes one side
+    stored.write_text("[]")
+
+    named = r"config\.json was changed" if where == "artifact" else r"version 1 in MLflow differs .* in config\.json"
+    with pytest.raises(UserError, match=f"not promoted, files: .*{named}"):
+        promote(run_file, "champion")
+
+
+def test_a_file_missing_in_mlflow_is_found_on_promotion_and_on_rollback(books: Books) -> None:
+    first, second = books.finish("one"), books.finish("two")
+    for run_file in (first, second):
+        promote(run_file, "champion", test_reused=True)
+    source = books.versions(first)._version("1").source
+    (Path(source.removeprefix("file://")) / "config.json").unlink()
+
+    with pytest.raises(UserError, match=r"version 1 in MLflow differs from the run in config\.json"):
+        promote(first, "champion", test_reused=True)
+    with pytest.raises(UserError, match="files: version 1 changed in MLflow since it was promoted; promote another"):
+        rollback(first, "champion")
+
+
+def test_an_alias_moved_by_another_hand_is_refused_until_it_is_named(books: Books) -> None:
+    first, second = books.finish("one"), books.finish("two")
+    books.versions(first).point("champion", "2")
+
+    line = "iar-demo@champion stands at version 2, expected none; if it shall move from there, give --expect 2"
+    with pytest.raises(UserError, match=line):
+        promote(first, "champion", test_reused=True)
+    promote(first, "champion", expect="2", test_reused=True)
+    with pytest.raises(UserError, match="stands at version 1, expected none"):
+        promote(second, "champion", expect="none", test_reused=True)
+    assert books.alias(first) == "1"
+
+
+def test_a_promotion_killed_before_the_alias_moved_is_finished_by_the_next(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_file = books.finish("one")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ModelVersions, "point", interrupted)
+        promote(run_file, "champion")
+    assert books.alias(run_file) == "" and len(history(run_file, "champion")) == 1
+
+    promote(run_file, "champion")
+
+    assert books.alias(run_file) == "1" and len(history(run_file, "champion")) == 1
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_of_two_promotions_at_once_one_wins_and_the_alias_follows_it(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [books.finish("one"), books.finish("two")]
+    both_have_looked = threading.Barrier(2, timeout=30)
+    check = promotion._Move.check
+
+    def check_together(move: Any, expect: str | None) -> str:
+        found = check(move, expect)
+        both_have_looked.wait()
+        return found
+
+    monkeypatch.setattr(promotion._Move, "check", check_together)
+    outcomes: list[str] = []
+
+    def attempt(run_file: RunFile) -> None:
+        try:
+            outcomes.append(promote(run_file, "champion", test_reused=True).version)
+        except UserError as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=attempt, args=(run_file,)) for run_file in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    won, lost = sorted(outcomes)
+    assert won in ("1", "2") and lost.startswith(f"iar-demo@champion: meanwhile moved to version {won} of ")
+    assert books.alias(runs[0]) == won and len(history(runs[0], "champion")) == 1
+
+
+def test_the_alias_ends_where_the_history_ends_though_a_slow_writer_sets_it_last(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = books.finish("one"), books.finish("two")
+    point = ModelVersions.point
+
+    def overtaken(versions: ModelVersions, alias: str, version: str) -> None:
+        monkeypatch.setattr(ModelVersions, "point", point)
+        promote(second, "champion", test_reused=True)
+        point(versions, alias, version)
+
+    monkeypatch.setattr(ModelVersions, "point", overtaken)
+    promote(first, "champion", test_reused=True)
+
+    assert [move["version"] for move in history(first, "champion")] == ["1", "2"]
+    assert books.alias(first) == "2"
+
+
+def test_the_command_prints_gates_and_the_move_and_refuses_with_exit_code_2(
+    books: Books, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_file = books.finish("one")
+    run_yaml = tmp_path / "one.yaml"
+    run_yaml.write_text(f"run:\n  name: one\n  state: {books.state}\ndocuments:\n  path: docs\n")
+    arguments = ["promote", str(run_yaml)]
+
+    assert cli.call(arguments) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == f"pass  selection: {PICK} is feasible, one of 1 considered"
+    assert printed[-1] == f"iar-demo@champion moved from version none to version 1, run {run_file.run_id}"
+    assert cli.call([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["before"] == "1"
+    assert cli.call([*arguments, "--history"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[2:] == ["promote", "none", "1", run_file.run_id]
+    assert cli.call([*arguments, "--rollback"]) == 2
+    assert capsys.readouterr().err == "error: iar-demo@champion: no promotion to go back to; see --history\n"
