@@ -15,6 +15,9 @@ DEVELOPMENT := $(VENV)/.development-installed
 # index has a CPU build it is preferred; name another with make run TORCH=torch==2.13.0+cu130.
 TORCH ?= torch==2.13.0
 
+# Test files run side by side; one thread each, or two pools of threads would wait for each other on two cores.
+WORKERS ?= 2
+
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
@@ -22,7 +25,7 @@ run: $(RUNTIME)  ## the whole pipeline on the example documents (RUN=other.yaml 
 	@$(BIN)/iar run $(RUN)
 
 test: $(DEVELOPMENT)  ## fast tests: no server, no large model
-	@$(BIN)/python -m pytest -m "not services and not slow"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not services and not slow"
 
 test-services: $(DEVELOPMENT)  ## tests against real servers, which they install and start
 	@PYTHON=$(abspath $(BIN)/python) bash tests/services_real/install.sh
