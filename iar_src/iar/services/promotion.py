@@ -43,13 +43,13 @@ def promote(run_file: RunFile, alias: str, expect: str | None = None, test_reuse
     """
     one = finalist(run_file)
     with _opened(run_file, alias) as move:
-        version = move.versions.holding(one.selection.candidate_digest)
+        content = digest_json(model_files(one))
+        version = move.versions.holding(content)
         findings = tuple(gates(one, version, move.versions, move.registry, test_reused))
         _refuse(findings)
         before = move.check(expect)
         move.versions.tag(version, _tags(one, findings))
         if move.standing != version:
-            content = digest_json(model_files(one))
             move.record(PROMOTE, {"version": version, "run_id": run_file.run_id, "files": content})
         move.settle()
     return Promotion(move.versions.name, alias, version, before, run_file.run_id, findings)
