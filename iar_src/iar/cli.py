@@ -17,10 +17,12 @@ from iar.cli_options import (
     RunPath,
     Set,
     State,
+    check_output,
     load,
     print_json,
     state_folder,
     with_recipes,
+    write_output,
 )
 from iar.cli_platform import Host, Namespace, promote, reconcile, submit
 from iar.errors import ExitCode, IarError, NoFeasibleCandidate, UserError
@@ -100,16 +102,11 @@ def compile_(
     from iar.services.pipeline_resources import kubernetes_resources
 
     path = out or Path(f"{run_file.run.name}-pipeline.yaml")
-    if path.suffix != ".yaml" or path.is_dir():
-        raise UserError(f"--output {path}: not the name of a YAML file; give one that ends in .yaml")
+    check_output(path, "--output", ".yaml")
     text = compiled_pipeline(run_file)
     if kubernetes:
         text = kubernetes_resources(run_file, text, namespace)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--output {path}: {error.strerror}; give a file that you can write") from error
+    write_output(path, "--output", text)
     typer.echo(str(path))
 
 

@@ -6,10 +6,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iar.cli_options import AsJson, Recipes, RunPath, Set, State, load, print_json, with_recipes
+from iar.cli_options import (
+    AsJson,
+    Recipes,
+    RunPath,
+    Set,
+    State,
+    check_output,
+    load,
+    print_json,
+    with_recipes,
+    write_output,
+)
 from iar.errors import UserError
 
 if TYPE_CHECKING:
+    from iar.config import RunFile
+    from iar.services.promotion import Promotion
     from iar.services.submission import Finding
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of run files, *.yaml.")]
@@ -32,6 +45,10 @@ TestReused = Annotated[
     bool, typer.Option("--test-reused", help="Accept a test that other models had taken before; the tags say so.")
 ]
 Rollback = Annotated[bool, typer.Option("--rollback", help="Back to what the alias was before its last promotion.")]
+Kserve = Annotated[
+    Path | None,
+    typer.Option("--kserve", metavar="FILE.yaml", help="Write the InferenceService that serves what the alias is at."),
+]
 History = Annotated[bool, typer.Option("--history", help="Show the moves of the alias and change nothing.")]
 
 
@@ -105,6 +122,7 @@ def promote(
     test_reused: TestReused = False,
     rollback: Rollback = False,
     history: History = False,
+    kserve: Kserve = None,
     set_: Set = None,
     state: State = None,
     as_json: AsJson = False,
@@ -114,15 +132,19 @@ def promote(
 
     if rollback and history:
         raise UserError("--rollback and --history exclude each other; give one of them")
+    if kserve:
+        check_output(kserve, "--kserve", ".yaml")
     run_file = load(run_yaml, set_, state)
     if history:
         _show_history(promotion.history(run_file, alias), as_json)
         return
     moved = (
-        promotion.rollback(run_file, alias, expect)
+        promotion.rollback(run_file, alias, expect, serve=kserve is not None)
         if rollback
-        else promotion.promote(run_file, alias, expect, test_reused)
+        else promotion.promote(run_file, alias, expect, test_reused, serve=kserve is not None)
     )
+    if kserve:
+        _write_service(kserve, run_file, moved)
     if as_json:
         print_json(asdict(moved))
         return
@@ -133,6 +155,16 @@ def promote(
         print_check(console, check)
     step = "stands at" if moved.version == moved.before else f"moved from version {moved.before or 'none'} to"
     console.print(f"{moved.model}@{moved.alias} {step} version {moved.version}, run {moved.run_id}", markup=False)
+
+
+def _write_service(path: Path, run_file: "RunFile", moved: "Promotion") -> None:
+    import yaml
+
+    from iar.services.serving import inference_service
+
+    about = {"iar/model-version": moved.version, "iar/run-id": moved.run_id}
+    service = inference_service(run_file, moved.alias, moved.storage, about)
+    write_output(path, "--kserve", yaml.safe_dump(service, sort_keys=False))
 
 
 def _show_history(moves: list[dict[str, Any]], as_json: bool) -> None:
