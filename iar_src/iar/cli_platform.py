@@ -1,4 +1,4 @@
-"""Commands of a platform: runs on Kubeflow, a folder of run files as the desired state, promotion of a model."""
+"""Commands of a platform: cost and start of runs, a folder of run files as the desired state, promotion of a model."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +21,11 @@ from iar.cli_options import (
 from iar.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from iar.config import RunFile
+    from iar.services.cost import Estimate
+    from iar.services.cost_actuals import Actual
     from iar.services.promotion import Promotion
     from iar.services.submission import Finding
 
@@ -52,6 +56,44 @@ Kserve = Annotated[
 History = Annotated[bool, typer.Option("--history", help="Show the moves of the alias and change nothing.")]
 
 
+def cost(
+    run_yaml: RunPath, set_: Set = None, recipes: Recipes = None, state: State = None, as_json: AsJson = False
+) -> None:
+    """Estimate what a run takes: tokens, GPU-hours, LLM tokens of each task; what is finished stands beside it."""
+    from iar.report.cost_table import cost_json
+    from iar.services.cost_actuals import actuals
+
+    run_file = load(run_yaml, with_recipes(set_, recipes), state)
+    estimated, done = estimated_cost(run_file), actuals(run_file)
+    if as_json:
+        print_json(cost_json(estimated, done))
+    else:
+        _print_cost(estimated, done)
+
+
+def estimated_cost(run_file: "RunFile") -> "Estimate":
+    """Return the estimate of a run file. Raises UserError where documents or model cannot be seen from here."""
+    from iar.services.cost import estimate
+    from iar.services.cost_actuals import built_data
+    from iar.services.workload import workload
+
+    try:
+        return estimate(run_file, workload(run_file, built_data(run_file)))
+    except UserError as error:
+        hint = "; for an estimate here, name a copy with --set documents.path=FOLDER"
+        raise UserError(f"{error}{hint * str(error).startswith('documents.path')}") from error
+
+
+def _print_cost(estimated: "Estimate", done: "Mapping[str, Actual]", stderr: bool = False) -> None:
+    from iar.console import open_console, print_table
+    from iar.report.cost_table import headline, lines_of, rows, titles
+
+    console = open_console(stderr)
+    print_table(console, titles(done), rows(estimated, done), bold=len(estimated.tasks))
+    for line in (headline(estimated), *lines_of(estimated)):
+        console.print(line, markup=False)
+
+
 def submit(
     run_yaml: RunPath,
     host: Host = "",
@@ -71,6 +113,7 @@ def submit(
     check_backend(run_file, str(run_yaml))
     from iar.pipelines.post_training import compiled_pipeline
 
+    _announce_cost(run_file)
     cluster = Kubeflow(host, namespace, run_file.register.experiment)
     done = submit_run(run_file, compiled_pipeline, cluster, service_account, rerun)
     if as_json:
@@ -79,6 +122,14 @@ def submit(
     run = done.run
     step = "started" if done.started else f"is there already, {run.state}; --rerun starts it once more"
     typer.echo(f"Run {run.name} {step}\n{cluster.host}/#/runs/details/{run.id}")
+
+
+def _announce_cost(run_file: "RunFile") -> None:
+    """Say on stderr what the run will take; that it cannot be known from here stops nobody."""
+    try:
+        _print_cost(estimated_cost(run_file), {}, stderr=True)
+    except UserError as error:
+        typer.echo(f"Cost: not estimated: {error}", err=True)
 
 
 def reconcile(

@@ -419,7 +419,7 @@ def test_the_hand_over_to_kserve_names_files_that_a_cluster_can_read(
     ("model", "alias", "name"),
     [
         ("iar-demo", "champion", "iar-demo-champion"),
-        ("Team.Model_1", "champion", r"iar-team-model-1-champion-\w{6}"),
+        ("Team.Model_1", "champion", r"iar-team-model-1-champi-\w{6}"),
         ("x" * 80, "champion", r"iar-x{19}-\w{6}"),
         ("1st", "a", r"iar-1st-a-\w{6}"),
     ],
