@@ -52,7 +52,7 @@ def _values(run_file: RunFile) -> dict[str, str]:
 
 def _cost(cost: Estimate | str) -> str:
     if isinstance(cost, str):
-        return f"**Cost:** not estimated: {plain(cost)}"
+        return f"**Cost:** not estimated: {code(cost)}"
     lines = [[code(line[0]), *line[1:]] for line in rows(cost, {})]
     assumed = "\n".join(f"- {plain(one)}" for one in cost.assumptions)
     return f"**Cost:** {plain(headline(cost))}\n\n{table(titles({}), lines)}\n\nAssumed:\n\n{assumed}"
