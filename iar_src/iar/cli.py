@@ -114,17 +114,16 @@ def compile_(
 
     path = out or Path(f"{run_file.run.name}-pipeline.yaml")
     check_output(path, "--output", ".yaml")
-    text = compiled_pipeline(run_file)
-    if kubernetes:
-        text = kubernetes_resources(run_file, text, namespace)
+    ir = compiled_pipeline(run_file)
+    text = kubernetes_resources(run_file, ir, namespace) if kubernetes else ir
     write_output(path, "--output", text)
     typer.echo(str(path))
     if comment:
-        write_output(comment, "--comment", _comment(run_file, old))
+        write_output(comment, "--comment", _comment(run_file, ir, old))
         typer.echo(str(comment))
 
 
-def _comment(new: "RunFile", old: "RunFile | None") -> str:
+def _comment(new: "RunFile", ir: str, old: "RunFile | None") -> str:
     from iar.pipelines.post_training import compiled_pipeline
     from iar.report.pull_request import comment
 
@@ -132,7 +131,7 @@ def _comment(new: "RunFile", old: "RunFile | None") -> str:
         cost: Any = estimated_cost(new)
     except UserError as error:
         cost = str(error)
-    return comment(new, compiled_pipeline(new), old, compiled_pipeline(old) if old else "", cost)
+    return comment(new, ir, old, compiled_pipeline(old) if old else "", cost)
 
 
 @app.command()

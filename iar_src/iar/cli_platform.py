@@ -183,6 +183,8 @@ def promote(
 
     if rollback and history:
         raise UserError("--rollback and --history exclude each other; give one of them")
+    if history and kserve:
+        raise UserError("--history and --kserve exclude each other: history changes nothing and serves nothing")
     if kserve:
         check_output(kserve, "--kserve", ".yaml")
     run_file = load(run_yaml, set_, state)
