@@ -17,12 +17,14 @@ from iar.cli_options import (
     RunPath,
     Set,
     State,
+    check_output,
     load,
     print_json,
     state_folder,
     with_recipes,
+    write_output,
 )
-from iar.cli_platform import Host, Namespace, promote, reconcile, submit
+from iar.cli_platform import Host, Namespace, cost, estimated_cost, promote, reconcile, submit
 from iar.errors import ExitCode, IarError, NoFeasibleCandidate, UserError
 
 if TYPE_CHECKING:
@@ -89,28 +91,47 @@ def compile_(
     out: Annotated[Path | None, typer.Option("--output", "-o", help="File; default NAME-pipeline.yaml.")] = None,
     kubernetes: Annotated[bool, typer.Option("--kubernetes", help="As resources for GitOps.")] = False,
     namespace: Annotated[str, typer.Option("--namespace", help="Namespace in these resources.")] = "",
+    comment: Annotated[
+        Path | None, typer.Option("--comment", metavar="FILE.md", help="Write what changes and what it costs, too.")
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option("--against", metavar="OLD.yaml", help="Run file before the change, for the comment.")
+    ] = None,
     set_: Set = None,
     recipes: Recipes = None,
 ) -> None:
     """Write the pipeline as Kubeflow IR YAML. The same run file gives the same bytes."""
     if namespace and not kubernetes:
         raise UserError("--namespace: IR has none; give --kubernetes with it")
+    if against and not comment:
+        raise UserError("--against: is for a comment; give --comment with it")
+    if comment:
+        check_output(comment, "--comment", ".md")
+    old = load(against, with_recipes(set_, recipes), None) if against else None
     run_file = load(run_yaml, with_recipes(set_, recipes), None)
     from iar.pipelines.post_training import compiled_pipeline
     from iar.services.pipeline_resources import kubernetes_resources
 
     path = out or Path(f"{run_file.run.name}-pipeline.yaml")
-    if path.suffix != ".yaml" or path.is_dir():
-        raise UserError(f"--output {path}: not the name of a YAML file; give one that ends in .yaml")
-    text = compiled_pipeline(run_file)
-    if kubernetes:
-        text = kubernetes_resources(run_file, text, namespace)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--output {path}: {error.strerror}; give a file that you can write") from error
+    check_output(path, "--output", ".yaml")
+    ir = compiled_pipeline(run_file)
+    text = kubernetes_resources(run_file, ir, namespace) if kubernetes else ir
+    write_output(path, "--output", text)
     typer.echo(str(path))
+    if comment:
+        write_output(comment, "--comment", _comment(run_file, ir, old))
+        typer.echo(str(comment))
+
+
+def _comment(new: "RunFile", ir: str, old: "RunFile | None") -> str:
+    from iar.pipelines.post_training import compiled_pipeline
+    from iar.report.pull_request import comment
+
+    try:
+        cost: Any = estimated_cost(new)
+    except UserError as error:
+        cost = str(error)
+    return comment(new, ir, old, compiled_pipeline(old) if old else "", cost)
 
 
 @app.command()
@@ -228,7 +249,7 @@ def doctor(
         raise typer.Exit(ExitCode.USER_ERROR)
 
 
-for command in (submit, reconcile, promote):
+for command in (cost, submit, reconcile, promote):
     app.command()(command)
 
 

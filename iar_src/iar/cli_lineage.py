@@ -1,17 +1,21 @@
 """`iar lineage`: the registry's edges, followed either way."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from iar.cli_options import AsJson, State, load, print_json, state_folder
 from iar.errors import UserError
 
-lineage = typer.Typer(no_args_is_help=True, help="Show what something was made from, or what was made from it.")
+if TYPE_CHECKING:
+    from iar.services.registry import Registry
+
+lineage = typer.Typer(no_args_is_help=True, help="What something was made from, what was made from it, and retraction.")
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id as lineage and reports print it; its beginning is enough.")]
 LineageRun = Annotated[Path | None, typer.Option("--run", metavar="RUN.yaml", help="Run file, for its registry.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it stays with the retraction.")]
 All = Annotated[bool, typer.Option("--all", help="List every entry, not their number, where there are many alike.")]
 
 
@@ -35,8 +39,38 @@ def downstream(
     _print_lineage(render_downstream, id_, run_yaml, state, all_, as_json)
 
 
+@lineage.command()
+def retract(id_: Id, reason: Reason, run_yaml: LineageRun = None, state: State = None, as_json: AsJson = False) -> None:
+    """Take ID, or the file with this SHA-256, out of use for good: no model made from it is promoted any more."""
+    from dataclasses import asdict
+
+    from iar.services.retraction import made_from
+    from iar.services.retraction import retract as retract_in
+
+    registry = _open_registry(run_yaml, state)
+    made, new = retract_in(registry, id_, reason)
+    products = made_from(registry, made.subject)
+    if as_json:
+        print_json(asdict(made) | {"new": new, "made_from_it": products})
+        return
+    what = made.id + f" ({made.name})" * bool(made.name)
+    typer.echo(f"Retracted {what}" if new else f"{what} was retracted before: {made.reason}")
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(products.items()))
+    typer.echo(f"Made from it: {counts or 'nothing'}")
+
+
 def _print_lineage(render: Any, id_: str, run_yaml: Path | None, state: Path | None, all_: bool, as_json: bool) -> None:
     from iar.services.lineage import SHOWN_SIBLINGS, format_rows
+
+    registry = _open_registry(run_yaml, state)
+    rows = render(registry, registry.find(id_).digest, None if all_ else SHOWN_SIBLINGS)
+    if as_json:
+        print_json([row._asdict() for row in rows])
+    else:
+        typer.echo(format_rows(rows))
+
+
+def _open_registry(run_yaml: Path | None, state: Path | None) -> "Registry":
     from iar.services.registry import Registry
 
     run_file = load(run_yaml, None, state) if run_yaml else None
@@ -46,9 +80,4 @@ def _print_lineage(render: Any, id_: str, run_yaml: Path | None, state: Path | N
         if not database.is_file():
             raise UserError(f"no registry at {database}; run a run file first, or name its folder with --state")
         url = f"sqlite:///{database}"
-    registry = Registry.open(url)
-    rows = render(registry, registry.find(id_).digest, None if all_ else SHOWN_SIBLINGS)
-    if as_json:
-        print_json([row._asdict() for row in rows])
-    else:
-        typer.echo(format_rows(rows))
+    return Registry.open(url)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from iar.errors import UserError
+
 if TYPE_CHECKING:
     from iar.config import RunFile
 
@@ -47,6 +49,24 @@ def state_folder(run_file: "RunFile | None", state: Path | None) -> Path:
     if run_file is not None:
         return Workspace.of(run_file).state
     return Path(state or os.environ.get("IAR_STATE") or ".iar").resolve()
+
+
+def check_output(path: Path, option: str, suffix: str) -> None:
+    """Raise UserError where an option names no file of this kind, before anything is done."""
+    if path.suffix != suffix or path.is_dir():
+        kind = {".yaml": "a YAML file", ".md": "a Markdown file"}[suffix]
+        raise UserError(f"{option} {path}: not the name of {kind}; give one that ends in {suffix}")
+
+
+def write_output(path: Path, option: str, text: str) -> None:
+    """Write the file that an option names, aside and then renamed. Raises UserError where it cannot be written."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise UserError(f"{option} {path}: {error.strerror}; give a file that you can write") from error
 
 
 def print_json(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Commands of a platform: runs on Kubeflow, a folder of run files as the desired state, promotion of a model."""
+"""Commands of a platform: cost and start of runs, a folder of run files as the desired state, promotion of a model."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -6,10 +6,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iar.cli_options import AsJson, Recipes, RunPath, Set, State, load, print_json, with_recipes
+from iar.cli_options import (
+    AsJson,
+    Recipes,
+    RunPath,
+    Set,
+    State,
+    check_output,
+    load,
+    print_json,
+    with_recipes,
+    write_output,
+)
 from iar.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from iar.config import RunFile
+    from iar.services.cost import Estimate
+    from iar.services.cost_actuals import Actual
+    from iar.services.promotion import Promotion
     from iar.services.submission import Finding
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of run files, *.yaml.")]
@@ -32,7 +49,49 @@ TestReused = Annotated[
     bool, typer.Option("--test-reused", help="Accept a test that other models had taken before; the tags say so.")
 ]
 Rollback = Annotated[bool, typer.Option("--rollback", help="Back to what the alias was before its last promotion.")]
+Kserve = Annotated[
+    Path | None,
+    typer.Option("--kserve", metavar="FILE.yaml", help="Write the InferenceService that serves what the alias is at."),
+]
 History = Annotated[bool, typer.Option("--history", help="Show the moves of the alias and change nothing.")]
+
+
+def cost(
+    run_yaml: RunPath, set_: Set = None, recipes: Recipes = None, state: State = None, as_json: AsJson = False
+) -> None:
+    """Estimate what a run takes: tokens, GPU-hours, LLM tokens of each task; what is finished stands beside it."""
+    from iar.report.cost_table import cost_json
+    from iar.services.cost_actuals import actuals
+
+    run_file = load(run_yaml, with_recipes(set_, recipes), state)
+    estimated, done = estimated_cost(run_file), actuals(run_file)
+    if as_json:
+        print_json(cost_json(estimated, done))
+    else:
+        _print_cost(estimated, done)
+
+
+def estimated_cost(run_file: "RunFile") -> "Estimate":
+    """Return the estimate of a run file. Raises UserError where documents or model cannot be seen from here."""
+    from iar.services.cost import estimate
+    from iar.services.cost_actuals import built_data
+    from iar.services.workload import workload
+
+    try:
+        return estimate(run_file, workload(run_file, built_data(run_file)))
+    except UserError as error:
+        hint = "; for an estimate here, name a copy with --set documents.path=FOLDER"
+        raise UserError(f"{error}{hint * str(error).startswith('documents.path')}") from error
+
+
+def _print_cost(estimated: "Estimate", done: "Mapping[str, Actual]", stderr: bool = False) -> None:
+    from iar.console import open_console, print_table
+    from iar.report.cost_table import headline, lines_of, rows, titles
+
+    console = open_console(stderr)
+    print_table(console, titles(done), rows(estimated, done), bold=len(estimated.tasks))
+    for line in (headline(estimated), *lines_of(estimated)):
+        console.print(line, markup=False)
 
 
 def submit(
@@ -54,6 +113,7 @@ def submit(
     check_backend(run_file, str(run_yaml))
     from iar.pipelines.post_training import compiled_pipeline
 
+    _announce_cost(run_file)
     cluster = Kubeflow(host, namespace, run_file.register.experiment)
     done = submit_run(run_file, compiled_pipeline, cluster, service_account, rerun)
     if as_json:
@@ -62,6 +122,14 @@ def submit(
     run = done.run
     step = "started" if done.started else f"is there already, {run.state}; --rerun starts it once more"
     typer.echo(f"Run {run.name} {step}\n{cluster.host}/#/runs/details/{run.id}")
+
+
+def _announce_cost(run_file: "RunFile") -> None:
+    """Say on stderr what the run will take; that it cannot be known from here stops nobody."""
+    try:
+        _print_cost(estimated_cost(run_file), {}, stderr=True)
+    except UserError as error:
+        typer.echo(f"Cost: not estimated: {error}", err=True)
 
 
 def reconcile(
@@ -105,6 +173,7 @@ def promote(
     test_reused: TestReused = False,
     rollback: Rollback = False,
     history: History = False,
+    kserve: Kserve = None,
     set_: Set = None,
     state: State = None,
     as_json: AsJson = False,
@@ -114,15 +183,21 @@ def promote(
 
     if rollback and history:
         raise UserError("--rollback and --history exclude each other; give one of them")
+    if history and kserve:
+        raise UserError("--history and --kserve exclude each other: history changes nothing and serves nothing")
+    if kserve:
+        check_output(kserve, "--kserve", ".yaml")
     run_file = load(run_yaml, set_, state)
     if history:
         _show_history(promotion.history(run_file, alias), as_json)
         return
     moved = (
-        promotion.rollback(run_file, alias, expect)
+        promotion.rollback(run_file, alias, expect, serve=kserve is not None)
         if rollback
-        else promotion.promote(run_file, alias, expect, test_reused)
+        else promotion.promote(run_file, alias, expect, test_reused, serve=kserve is not None)
     )
+    if kserve:
+        _write_service(kserve, run_file, moved)
     if as_json:
         print_json(asdict(moved))
         return
@@ -133,6 +208,16 @@ def promote(
         print_check(console, check)
     step = "stands at" if moved.version == moved.before else f"moved from version {moved.before or 'none'} to"
     console.print(f"{moved.model}@{moved.alias} {step} version {moved.version}, run {moved.run_id}", markup=False)
+
+
+def _write_service(path: Path, run_file: "RunFile", moved: "Promotion") -> None:
+    import yaml
+
+    from iar.services.serving import inference_service
+
+    about = {"iar/model-version": moved.version, "iar/run-id": moved.run_id}
+    service = inference_service(run_file, moved.alias, moved.storage, about)
+    write_output(path, "--kserve", yaml.safe_dump(service, sort_keys=False))
 
 
 def _show_history(moves: list[dict[str, Any]], as_json: bool) -> None:

@@ -1,12 +1,15 @@
 """Promotion of finished runs, against a real MLflow store and a real registry."""
 
 import json
+import re
 import threading
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from iar import cli
 from iar.config import RunFile
@@ -19,6 +22,7 @@ from iar.records import (
     ModelScores,
     Outcome,
     QAPair,
+    Reply,
     Selection,
     SuiteScore,
     from_json,
@@ -28,12 +32,17 @@ from iar.records import (
 )
 from iar.services import promotion
 from iar.services.checkpoints import weights_digest
+from iar.services.judges import open_judges, vote, write_votes
 from iar.services.model_versions import ModelVersions
 from iar.services.promotion import history, promote, rollback
-from iar.services.registry import RETRACT, Producer, Registry
+from iar.services.registry import Producer, Registry
+from iar.services.retraction import retract
+from iar.services.scoring import ITEMS, REPLIES, SCORES, VOTES, item_score
+from iar.services.serving import service_name, storage_uri
+from iar.services.suites import domain_items
 from iar.services.test_lock import open_locked_test
 from iar.services.tracking import Tracker
-from iar.services.workspace import Manifest, Workspace, stored_files
+from iar.services.workspace import Manifest, Ref, Workspace, stored_files
 from tests.services.tracker_cases import fresh_store, make_checkpoint
 
 PICK = "ties-d0.3"
@@ -43,47 +52,59 @@ PRODUCER = Producer("r", "s", "1", "c", 17, 0.0, 1.0)
 
 @dataclass
 class Books:
-    """One state folder with any number of finished runs."""
+    """One state folder with any number of finished runs; `sections` are common to their run files."""
 
     state: Path
+    sections: dict[str, Any] = field(default_factory=dict)
 
     @property
     def registry(self) -> Registry:
-        return Registry.open(f"sqlite:///{self.state / 'registry.sqlite'}")
+        return Registry.open(self.run_file("any").register.registry_url or f"sqlite:///{self.state}/registry.sqlite")
 
-    def run_file(self, name: str) -> RunFile:
-        return RunFile.model_validate({"run": {"name": name, "state": str(self.state)}, "documents": {"path": "docs"}})
+    def run_file(self, name: str, **sections: Any) -> RunFile:
+        data = {"run": {"name": name, "state": str(self.state)}, "documents": {"path": "docs"}}
+        return RunFile.model_validate(data | self.sections | sections)
 
-    def artifact(self, run_file: RunFile, task: str, files: dict[str, Any], model: bytes = b"") -> Path:
-        """Publish a finished artifact of a run: JSON documents and lists of records by name, perhaps a model."""
+    def artifact(
+        self, run_file: RunFile, task: str, files: dict[str, Any], fill: Callable[[Path], object] | None = None
+    ) -> Path:
+        """Publish a finished artifact of a run: JSON documents and lists of records by name, and what `fill` adds."""
         workspace, key = Workspace(self.state), digest_json([run_file.run_id, task])
         work = workspace.work(task, key)
         work.mkdir(parents=True)
         for name, content in files.items():
             write_records(work / name, content) if name.endswith("l") else write_json(work / name, content)
-        if model:
-            make_checkpoint(work / "model", model)
+        if fill:
+            fill(work)
         workspace.publish(Manifest(task, task, key, {}, "code", 0.0, 1.0, stored_files(work), Outcome({}, "")))
         marker = workspace.run(run_file.run_id) / "tasks" / f"{task}.json"
         marker.parent.mkdir(parents=True, exist_ok=True)
         write_json(marker, {"ref": str(workspace.ref(task, key))})
         return workspace.artifact(task, key)
 
-    def finish(self, name: str, pick: str = PICK, dropped: int = 2) -> RunFile:
+    def finish(self, name: str, pick: str = PICK, dropped: int = 2, **sections: Any) -> RunFile:
         """Keep the books of a finished run as its stages do; all runs share the questions."""
-        run_file = self.run_file(name)
+        run_file = self.run_file(name, **sections)
         pair = QAPair("q1", "d1", "c1", "test", "fact", "Who?", "Lind.", "Lind", (), "Lind", "offline")
         funnel = [to_json(FunnelStep("decontaminated", "question", 9, 7, {"leak": dropped}))]
-        questions = {"validation.jsonl": [replace(pair, split="validation")], "test.jsonl": [pair]}
+        asked = replace(pair, id="v1", split="validation")
+        questions = {"validation.jsonl": [asked], "test.jsonl": [pair]}
         data = self.artifact(run_file, "qa-build", {**questions, "funnel.json": funnel})
-        registered = self.artifact(run_file, "register", {"results.json": {}}, model=name.encode() if pick else b"")
+        registered = self.artifact(
+            run_file,
+            "register",
+            {"results.json": {}},
+            (lambda folder: make_checkpoint(folder / "model", name.encode())) if pick else None,
+        )
+        self.artifact(run_file, "judge-eval-candidates-1", {}, lambda folder: examine(folder, run_file, asked))
         weights = weights_digest(registered / "model") if pick else ""
         dataset = stored_files(data)[-1].sha256
         selection = Selection(pick, "rule", 1.0, (CandidateVerdict(PICK, "", "", "", "", 4),), dataset, weights)
         self.artifact(run_file, "selector", {"selection.json": to_json(selection)})
         suites = (SuiteScore("domain", 21.0, 14.9, 27.1, 9, 0),)
         scores = [ModelScores(pick, "test", weights, suites, 21.0, 23.6, 17.2, 29.7)] if pick else []
-        self.artifact(run_file, "locked-test", {"scores.jsonl": scores})
+        tested = {"scores.jsonl": scores, "questions.jsonl": [pair]}
+        self.artifact(run_file, "locked-test", tested, lambda folder: examine(folder, run_file, pair))
         if pick:
             self._enter(run_file, selection, data, registered / "model")
         return run_file
@@ -107,6 +128,18 @@ class Books:
         return self.versions(run_file).alias(alias)
 
 
+def examine(folder: Path, run_file: RunFile, pair: QAPair, text: str = "Lind.") -> None:
+    """Let the run file's panel judge one reply, and write what an evaluation leaves."""
+    place = folder / PICK
+    place.mkdir()
+    items, replies = domain_items([pair], run_file), {pair.id: Reply(pair.id, text, 3, False)}
+    verdicts = vote(PICK, items, replies, open_judges(run_file, folder))
+    write_records(place / REPLIES, replies.values())
+    write_votes(place / VOTES, verdicts.votes)
+    write_records(place / ITEMS, [item_score(PICK, item, replies[item.id], verdicts.settled) for item in items])
+    write_json(place / SCORES, {})
+
+
 @pytest.fixture
 def books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Books:
     monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
@@ -121,10 +154,12 @@ def test_a_run_that_passes_every_gate_moves_the_alias_and_tags_its_version(books
 
     assert (moved.version, moved.before, books.alias(run_file)) == ("1", "", "1")
     assert {check.name: check.status for check in moved.gates} == dict.fromkeys(
-        ("selection", "test", "decontamination", "retraction", "files"), "pass"
+        ("selection", "test", "decontamination", "retraction", "audit", "files"), "pass"
     )
     tags = books.versions(run_file).tags("1")
-    assert tags["iar.gates"] == "selection pass, test pass, decontamination pass, retraction pass, files pass"
+    assert tags["iar.gates"] == (
+        "selection pass, test pass, decontamination pass, retraction pass, audit pass, files pass"
+    )
     assert (tags["iar.run_id"], tags["iar.run_digest"]) == (run_file.run_id, run_file.digest)
     assert (tags["iar.test.domain"], tags["iar.test.general"]) == ("21.0", "23.6")
     assert books.registry.find(tags["iar.lineage"]).kind == "checkpoint"
@@ -192,9 +227,12 @@ def test_a_model_made_from_something_retracted_is_refused_also_on_the_way_back(b
     first, second = books.finish("one"), books.finish("two")
     for run_file in (first, second):
         promote(run_file, "champion", test_reused=True)
-    books.registry.event(RETRACT, DOCUMENT.digest, {"reason": "asked to"})
+    retract(books.registry, "document:dddd", "asked to")
 
-    line = "not promoted, retraction: made from retracted document:dddddddddddd; run again without them"
+    line = (
+        r"not promoted, retraction: checkpoint:\w{12} <- candidate:\w{12} <- document:d{12} \(velm.md\) was retracted "
+        r'on \d{4}-\d\d-\d\d: "asked to"; run again without it$'
+    )
     with pytest.raises(UserError, match=line):
         promote(first, "other", test_reused=True)
     with pytest.raises(UserError, match=line):
@@ -204,7 +242,7 @@ def test_a_model_made_from_something_retracted_is_refused_also_on_the_way_back(b
 
 def test_every_failed_gate_is_a_line_of_its_own(books: Books) -> None:
     run_file = books.finish("one", dropped=1)
-    books.registry.event(RETRACT, DOCUMENT.digest, {})
+    retract(books.registry, DOCUMENT.digest, "gone")
 
     with pytest.raises(UserError) as refused:
         promote(run_file, "champion")
@@ -342,3 +380,57 @@ def test_the_command_prints_gates_and_the_move_and_refuses_with_exit_code_2(
     assert capsys.readouterr().out.splitlines()[1].split()[2:] == ["promote", "none", "1", run_file.run_id]
     assert cli.call([*arguments, "--rollback"]) == 2
     assert capsys.readouterr().err == "error: iar-demo@champion: no promotion to go back to; see --history\n"
+
+
+def test_the_hand_over_to_kserve_names_files_that_a_cluster_can_read(
+    books: Books, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    local = books.finish("one")
+    text = f"run:\n  name: {{}}\n  state: {books.state}\ndocuments:\n  path: docs\n"
+    (tmp_path / "one.yaml").write_text(text.format("one"))
+    out = tmp_path / "out" / "service.yaml"
+    arguments = ["promote", str(tmp_path / "one.yaml"), "--kserve", str(out)]
+
+    assert cli.call(arguments) == 2
+    assert capsys.readouterr().err == (
+        "error: not promoted, storage: no cluster can read the version's files; give MLflow a bucket (s3://) for "
+        "artifacts, or run it on Kubeflow\n"
+    )
+    assert books.alias(local) == "" and not out.exists()
+    assert cli.call([*arguments[:3], str(tmp_path / "x.json")]) == 2
+    assert capsys.readouterr().err.endswith("x.json: not the name of a YAML file; give one that ends in .yaml\n")
+
+    cluster = books.finish("two", platform={"backend": "kubeflow"})
+    (tmp_path / "two.yaml").write_text(text.format("two") + "platform:\n  backend: kubeflow\n")
+    assert cli.call(["promote", str(tmp_path / "two.yaml"), "--test-reused", "--kserve", str(out)]) == 0
+    service = yaml.safe_load(out.read_text())
+    assert (service["apiVersion"], service["kind"]) == ("serving.kserve.io/v1beta1", "InferenceService")
+    assert service["metadata"]["name"] == "iar-demo-champion"
+    assert service["metadata"]["annotations"] == {"iar/model-version": "2", "iar/run-id": cluster.run_id}
+    predictor = service["spec"]["predictor"]
+    assert predictor["model"]["modelFormat"] == {"name": "huggingface"} and "trust" not in out.read_text()
+    claim, _, place = predictor["model"]["storageUri"].removeprefix("pvc://").partition("/")
+    assert claim == "iar-state" and (books.state / place / "model.safetensors").is_file()
+    assert predictor["model"]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert predictor["nodeSelector"] and predictor["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+
+
+@pytest.mark.parametrize(
+    ("model", "alias", "name"),
+    [
+        ("iar-demo", "champion", "iar-demo-champion"),
+        ("Team.Model_1", "champion", r"iar-team-model-1-champi-\w{6}"),
+        ("x" * 80, "champion", r"iar-x{19}-\w{6}"),
+        ("1st", "a", r"iar-1st-a-\w{6}"),
+    ],
+)
+def test_a_service_has_a_name_that_kubernetes_takes(model: str, alias: str, name: str) -> None:
+    made = service_name(model, alias)
+    assert re.fullmatch(name, made) and len(made) <= 30
+
+
+def test_a_bucket_is_read_where_it_is(books: Books) -> None:
+    run_file = books.run_file("one")
+    assert (
+        storage_uri(run_file, "s3://b/1/r/artifacts/model", Ref(Path("/x"), "0" * 64)) == "s3://b/1/r/artifacts/model"
+    )

@@ -15,7 +15,7 @@ from tests.services_real.conftest import free_port
 
 pytestmark = pytest.mark.services
 
-START_SECONDS = 180
+START_SECONDS = 600
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from iar.services.registry import Producer
 from iar.services.tracking import Tracker
 from iar.services.workspace import Context
 from iar.stages import register
+from tests.examination import write_questions
 from tests.services.tracker_cases import fresh_store, make_checkpoint
 
 PICK = "ties-d0.3"
@@ -35,6 +36,7 @@ def plain_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(register, "collect", lambda inputs, run_file, run_id: {"run_id": run_id})
     monkeypatch.setattr(register, "results_json", lambda report: report)
     monkeypatch.setattr(register, "write_report", write_page)
+    monkeypatch.setattr(register, "model_card", lambda report: f"# Card of {report['run_id']}\n\n## More\n")
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def inputs(tmp_path: Path) -> dict[str, Path]:
         write_records(folder / "candidates.jsonl", [candidate])
     digest = weights_digest(shards["candidates_2"] / PICK)
     select(tmp_path, Selection(PICK, "rule", 1.0, (), "d" * 64, digest))
-    return {"selector": tmp_path / "selector", **shards}
+    return {"selector": tmp_path / "selector", "data": write_questions(tmp_path / "data"), **shards}
 
 
 def select(tmp_path: Path, selection: Selection) -> None:
@@ -80,6 +82,13 @@ def test_the_pick_is_kept_once_registered_and_leads_back_to_the_decision(
     version = client.get_model_version_by_alias("iar-demo", "candidate")
     model, report = outcome.lineage
     assert version.tags["iar.lineage"] == model.digest and version.tags["iar.candidate"] == PICK
+    assert version.description == f"# Card of {context.run_id}"
+    assert (out / "model" / "README.md").read_text().endswith("## More\n")
+    assert not list(weights.parent.glob("*.md"))  # the candidate's own folder stays as it was
+    assert json.loads((out / "model" / "input_example.json").read_text()) == {
+        "messages": [{"role": "user", "content": "Who is 0 in validation?"}],
+        "max_tokens": 40,
+    }
     parent = client.search_runs(["1"], "tags.`iar.stage` = 'pipeline'")[0]
     names = [item.path for item in client.list_artifacts(parent.info.run_id)]
     assert names == ["frontier.png", "report.html", "results.json"]

@@ -24,6 +24,7 @@ from iar.report.evidence import PanelFacts, Sample, panel_facts, samples
 from iar.report.recipes import RecipeRow, recipe_rows, rows_json
 from iar.services.baselines import baseline_folders
 from iar.services.checkpoints import read_json
+from iar.services.judges import judge_names
 from iar.services.workspace import MANIFEST, read_manifest
 
 SUITES = ("domain", "ifeval", "mmlu", "msbench")
@@ -124,11 +125,6 @@ def results_json(report: ReportData) -> dict[str, Any]:
         "selection": to_json(report.selection),
         "offline": offline_parts(report.run_file),
     }
-
-
-def judge_names(run_file: RunFile) -> list[str]:
-    """Return the panel's judges in the order they are called."""
-    return [judge.name if isinstance(judge, Endpoint) else judge for judge in run_file.evaluate.judges]
 
 
 def offline_parts(run_file: RunFile) -> list[str]:

@@ -70,6 +70,11 @@ class Verdicts:
     settled: dict[str, Judged]
 
 
+def judge_names(run_file: RunFile) -> list[str]:
+    """Return the panel's judges in the order they are called."""
+    return [judge.name if isinstance(judge, Endpoint) else judge for judge in run_file.evaluate.judges]
+
+
 def open_judges(run_file: RunFile, cache_folder: Path) -> list[Judge]:
     """Return the three judges of the run file.
 
@@ -119,11 +124,12 @@ def vote(
     _cast(model, disputed, replies, third, bought, ballots)
     return Verdicts(
         votes=[ballot for item in items for ballot in ballots[item.id]],
-        settled={item.id: _settle([ballot.vote for ballot in ballots[item.id]]) for item in items},
+        settled={item.id: settled([ballot.vote for ballot in ballots[item.id]]) for item in items},
     )
 
 
-def _settle(votes: list[Vote]) -> Judged:
+def settled(votes: Sequence[Vote]) -> Judged:
+    """Return what the votes on one reply come to: those of the first two judges, then perhaps the third's."""
     score, note = settle(votes[:2], votes[2] if len(votes) > 2 else None)
     return Judged(score, note, third=len(votes) > 2)
 

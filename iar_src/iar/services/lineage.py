@@ -4,7 +4,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from iar.services.registry import Registry, short_id
+from iar.services.registry import Edge, Registry, short_id
 
 SHOWN_SIBLINGS = 20
 UNRECORDED = ("unrecorded", "")
@@ -38,6 +38,23 @@ def render_downstream(registry: Registry, digest: str, shown: int | None = SHOWN
     """Return what was made from `digest`, directly or not, in the same form as render_upstream."""
     edges = registry.downstream(digest)
     return _render(registry, digest, ((edge.input, _Node(edge.role, edge.product)) for edge in edges), shown)
+
+
+def way_up(registry: Registry, edges: Iterable[Edge], product: str, ancestor: str) -> str:
+    """Return a shortest way from a product to an ancestor in one line: `checkpoint:3f9a01bc77de <- ... (name)`.
+
+    `edges` are those upstream of the product.
+    """
+    children = _spanning_tree(product, ((edge.product, _Node(edge.role, edge.input)) for edge in edges))
+    parent_of = {node.digest: parent for parent, nodes in children.items() for node in nodes}
+    way = [ancestor]
+    while way[0] != product:
+        way.insert(0, parent_of[way[0]])
+    labels = registry.labels(way)
+    name = labels.get(ancestor, UNRECORDED)[1]
+    return " <- ".join(short_id(labels.get(digest, UNRECORDED)[0], digest) for digest in way) + f" ({name})" * bool(
+        name
+    )
 
 
 def format_rows(rows: Iterable[Row]) -> str:

@@ -75,6 +75,14 @@ def read_score(text: str) -> float:
     return _SCORES[score]
 
 
+def reread(raw: str) -> float | None:
+    """Return the score that an archived raw reply says, None where it is unreadable."""
+    try:
+        return 0.0 if raw == _WORDLESS else read_score(raw)
+    except ValueError:
+        return None
+
+
 def _vote(asked: Asked[float]) -> tuple[float | None, str, str]:
     return asked.value, asked.raw, asked.error
 

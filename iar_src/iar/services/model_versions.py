@@ -1,4 +1,4 @@
-"""Versions of one model in MLflow: the weights they hold, their tags, and the aliases that point at them."""
+"""Versions of one model in MLflow: the files they hold, their tags, and the aliases that point at them."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,8 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 from iar.errors import UserError
 from iar.methods.digest import digest_file
-from iar.services.linking import tree_sizes
-from iar.services.tracking import WEIGHTS_TAG, Tracker
+from iar.services.linking import tree_digests
+from iar.services.tracking import CONTENT_TAG, Tracker
 
 MODEL = "model"
 
@@ -21,14 +21,14 @@ class ModelVersions:
         self._tracker = tracker
         self.name = name
 
-    def holding(self, weights: str) -> str:
-        """Return the version that holds weights of this digest. Raises UserError where there is none."""
+    def holding(self, content: str) -> str:
+        """Return the version whose files have this digest together. Raises UserError where there is none."""
         with self._tracker.opened() as client:
-            found = client.search_model_versions(f"name = '{self.name}' and tags.`{WEIGHTS_TAG}` = '{weights}'")
+            found = client.search_model_versions(f"name = '{self.name}' and tags.`{CONTENT_TAG}` = '{content}'")
         ready = [str(version.version) for version in found if version.status == "READY"]
         if not ready:
             raise UserError(
-                f"MLflow at {self._tracker.uri}: {self.name} has no version with weights {weights[:12]}; "
+                f"MLflow at {self._tracker.uri}: {self.name} has no version with this run's files ({content[:12]}); "
                 "check register.tracking_uri, or run the run file again to register it"
             )
         return ready[0]
@@ -59,8 +59,7 @@ class ModelVersions:
         about = self._version(version)
         place = urlsplit(about.source)
         if place.scheme in ("", "file"):
-            folder = Path(unquote(place.path))
-            return {path: digest_file(folder / path) for path in tree_sizes(folder)}
+            return tree_digests(Path(unquote(place.path)))
         with self._tracker.opened() as client, TemporaryDirectory(prefix="iar-model-") as aside:
             digests = {}
             for path in _paths(client, about.run_id, MODEL):
@@ -68,6 +67,10 @@ class ModelVersions:
                 digests[path.removeprefix(f"{MODEL}/")] = digest_file(copy)
                 copy.unlink()
         return digests
+
+    def source(self, version: str) -> str:
+        """Return the address of a version's files as MLflow has it. Raises UserError where it is gone."""
+        return str(self._version(version).source)
 
     def _version(self, version: str) -> Any:
         with self._tracker.opened() as client:

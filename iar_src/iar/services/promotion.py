@@ -14,8 +14,17 @@ from iar.errors import UserError
 from iar.methods.digest import digest_json
 from iar.services.findings import Check, guarded
 from iar.services.model_versions import ModelVersions
-from iar.services.promotion_gates import Finalist, check_retraction, finalist, gates, model_files
+from iar.services.promotion_gates import (
+    Finalist,
+    check_retraction,
+    check_storage,
+    finalist,
+    gates,
+    model_files,
+    registered_artifact,
+)
 from iar.services.registry import Event, Registry
+from iar.services.serving import storage_uri
 from iar.services.tracking import Tracker
 from iar.services.workspace import Workspace
 
@@ -25,7 +34,10 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Promotion:
-    """Where an alias stands after a command, and the findings that let it. `before` is "" for a new alias."""
+    """Where an alias stands after a command, and the findings that let it. `before` is "" for a new alias.
+
+    `storage` is where a cluster finds the version's files, "" where it was not asked for.
+    """
 
     model: str
     alias: str
@@ -33,29 +45,34 @@ class Promotion:
     before: str
     run_id: str
     gates: tuple[Check, ...]
+    storage: str = ""
 
 
-def promote(run_file: RunFile, alias: str, expect: str | None = None, test_reused: bool = False) -> Promotion:
+def promote(
+    run_file: RunFile, alias: str, expect: str | None = None, test_reused: bool = False, serve: bool = False
+) -> Promotion:
     """Let `alias` point at the model of a finished run. Nothing happens where it does already.
 
     `expect` is the version that the alias must stand at now ("none" = the alias is new); without it the one in the
-    history. Raises UserError with every gate that failed, one a line, and where another writer was faster.
+    history. With `serve` a cluster must be able to read the version's files. Raises UserError with every gate that
+    failed, one a line, and where another writer was faster.
     """
     one = finalist(run_file)
     with _opened(run_file, alias) as move:
-        version = move.versions.holding(one.selection.candidate_digest)
+        content = digest_json(model_files(one))
+        version = move.versions.holding(content)
         findings = tuple(gates(one, version, move.versions, move.registry, test_reused))
-        _refuse(findings)
+        storage = storage_uri(run_file, move.versions.source(version), one.artifacts["register"]) if serve else ""
+        _refuse((*findings, *check_storage(storage, serve)))
         before = move.check(expect)
         move.versions.tag(version, _tags(one, findings))
         if move.standing != version:
-            content = digest_json(model_files(one))
             move.record(PROMOTE, {"version": version, "run_id": run_file.run_id, "files": content})
         move.settle()
-    return Promotion(move.versions.name, alias, version, before, run_file.run_id, findings)
+    return Promotion(move.versions.name, alias, version, before, run_file.run_id, findings, storage)
 
 
-def rollback(run_file: RunFile, alias: str, expect: str | None = None) -> Promotion:
+def rollback(run_file: RunFile, alias: str, expect: str | None = None, serve: bool = False) -> Promotion:
     """Let `alias` point at what it pointed at before its last promotion. Raises UserError where there is no such."""
     with _opened(run_file, alias) as move:
         before = move.check(expect)
@@ -69,10 +86,14 @@ def rollback(run_file: RunFile, alias: str, expect: str | None = None) -> Promot
             *guarded("retraction", lambda: check_retraction(tags["iar.lineage"], move.registry)),
             *guarded("files", lambda: _check_unchanged(version, target["files"], move.versions)),
         )
-        _refuse(findings)
+        storage = ""
+        if serve:
+            registered = registered_artifact(run_file, target["run_id"])
+            storage = storage_uri(run_file, move.versions.source(version), registered)
+        _refuse((*findings, *check_storage(storage, serve)))
         move.record(ROLLBACK, target)
         move.settle()
-    return Promotion(move.versions.name, alias, version, before, target["run_id"], findings)
+    return Promotion(move.versions.name, alias, version, before, target["run_id"], findings, storage)
 
 
 def history(run_file: RunFile, alias: str) -> list[dict[str, Any]]:

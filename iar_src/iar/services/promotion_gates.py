@@ -1,6 +1,7 @@
 """The gates of a promotion: what must be true of a finished run before its model may serve, each with its finding."""
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,20 @@ from iar.methods.digest import digest_json
 from iar.records import FunnelStep, ModelScores, Selection, from_json, read_records, to_json
 from iar.services.checkpoints import weights_digest
 from iar.services.findings import Check, guarded
+from iar.services.judge_audit import audit_votes
+from iar.services.lineage import way_up
 from iar.services.model_versions import MODEL, ModelVersions
-from iar.services.registry import RETRACT, Registry, short_id
+from iar.services.registry import Registry, short_id
+from iar.services.retraction import retractions
 from iar.services.test_lock import readings
 from iar.services.workspace import Ref, Workspace
 
 SHOWN = 3
+# One vote in twenty without a score: the scores stand on what is left, and no longer on the panel.
+MOST_FAILED = 0.05
+# Two judges that differ on every second reply measure different things; the paper's first two agreed on 71 %.
+LEAST_AGREEMENT = 0.5
+EVALUATED = "judge-eval-"
 
 
 @dataclass(frozen=True)
@@ -55,16 +64,9 @@ def finalist(run_file: RunFile) -> Finalist:
     Raises UserError for a run that is not finished, NoFeasibleCandidate for one that ended without a pick.
     """
     folder = Workspace.of(run_file).run(run_file.run_id) / "tasks"
-    artifacts = {}
-    for task in ("qa-build", "selector", "locked-test", "register"):
-        marker = folder / f"{task}.json"
-        if not marker.is_file():
-            raise UserError(
-                f"run {run_file.run_id} has not finished {task} in {folder.parent.parent.parent}; finish it, or name "
-                "its state folder with --state"
-            )
-        artifacts[task] = Ref.parse(json.loads(marker.read_text(encoding="utf-8"))["ref"])
-        artifacts[task].open()
+    evaluated = sorted(path.stem for path in folder.glob(f"{EVALUATED}*.json"))
+    tasks = ("qa-build", *evaluated, "selector", "locked-test", "register")
+    artifacts = {task: _artifact(folder, task) for task in tasks}
     decided = (artifacts["selector"].path / "selection.json").read_text(encoding="utf-8")
     selection = from_json(Selection, json.loads(decided))
     if not selection.pick:
@@ -75,12 +77,30 @@ def finalist(run_file: RunFile) -> Finalist:
     return Finalist(run_file, artifacts, selection)
 
 
+def registered_artifact(run_file: RunFile, run_id: str) -> Ref:
+    """Return the artifact with the registered model of another run of this state folder. Raises UserError."""
+    return _artifact(Workspace.of(run_file).run(run_id) / "tasks", "register")
+
+
+def _artifact(folder: Path, task: str) -> Ref:
+    marker = folder / f"{task}.json"
+    if not marker.is_file():
+        raise UserError(
+            f"run {folder.parent.name} has not finished {task} in {folder.parent.parent.parent}; finish it, or name "
+            "its state folder with --state"
+        )
+    ref = Ref.parse(json.loads(marker.read_text(encoding="utf-8"))["ref"])
+    ref.open()
+    return ref
+
+
 def gates(one: Finalist, version: str, versions: ModelVersions, registry: Registry, reused: bool) -> Iterator[Check]:
     """Yield the finding of every gate; `reused` lets a test pass that other models had taken before."""
     yield from guarded("selection", lambda: check_selection(one, registry))
     yield from guarded("test", lambda: check_test(one, registry, reused))
     yield from guarded("decontamination", lambda: check_decontamination(one))
     yield from guarded("retraction", lambda: check_retraction(one.lineage, registry))
+    yield from guarded("audit", lambda: check_audit(one))
     yield from guarded("files", lambda: check_files(one, version, versions))
 
 
@@ -129,12 +149,43 @@ def check_retraction(lineage: str, registry: Registry) -> Check:
     if not registry.labels([lineage]):
         detail = f"the registry does not know {short_id('checkpoint', lineage)}"
         return Check("retraction", "fail", detail, "check register.registry_url, or run the run file again")
-    ancestors = {lineage} | {edge.input for edge in registry.upstream(lineage)}
-    retracted = {event.subject for event in registry.events() if event.kind == RETRACT} & ancestors
-    if retracted:
-        names = [short_id(kind, digest) for digest, (kind, _) in sorted(registry.labels(retracted).items())]
-        return Check("retraction", "fail", f"made from retracted {_some(names)}", "run again without them")
+    edges = registry.upstream(lineage)
+    ancestors = {lineage} | {edge.input for edge in edges}
+    names = {digest: digest for digest in ancestors} | registry.file_digests(ancestors)
+    found = [one for one in retractions(registry) if one.subject in names]
+    if found:
+        first = found[0]
+        way = way_up(registry, edges, lineage, names[first.subject])
+        when = time.strftime("%Y-%m-%d", time.gmtime(first.time))
+        others = f", and from {len(found) - 1} more" if len(found) > 1 else ""
+        detail = f'{way} was retracted on {when}: "{first.reason}"{others}'
+        return Check("retraction", "fail", detail, "run again without it")
     return Check("retraction", "pass", f"none of {len(ancestors)} ancestors was retracted")
+
+
+def check_audit(one: Finalist) -> Check:
+    """Every vote behind the scores is there, names its judge and its text, and a sample of them repeats."""
+    examinations = [ref.path for task, ref in one.artifacts.items() if task.startswith((EVALUATED, "locked-test"))]
+    audit = audit_votes(one.run_file, one.artifacts["qa-build"].path, examinations)
+    if audit.faults:
+        return Check(
+            "audit", "fail", _some(list(audit.faults)), "look at votes.parquet there, and run the run file again"
+        )
+    found = audit.agreement
+    if not audit.votes or found.failed_rate is None:
+        return Check("audit", "fail", "no votes are archived for this run", "run the run file again")
+    detail = (
+        f"{audit.votes} votes, {audit.sampled} of them cast again; the first two judges agree on "
+        f"{_percent(found.exact)}, the third decided {_percent(found.third_rate)}, {_percent(found.failed_rate)} of "
+        "the votes are unreadable"
+    )
+    if found.failed_rate > MOST_FAILED:
+        return Check(
+            "audit", "fail", detail, "see the errors in votes.parquet, mend the judges and run the run file again"
+        )
+    if found.exact is None or found.exact < LEAST_AGREEMENT:
+        return Check("audit", "warn", detail, "look at the judges: they measure different things")
+    return Check("audit", "pass", detail)
 
 
 def check_files(one: Finalist, version: str, versions: ModelVersions) -> Check:
@@ -151,11 +202,22 @@ def check_files(one: Finalist, version: str, versions: ModelVersions) -> Check:
     return Check("files", "pass", f"{len(wanted)} files, each with its digest, here and in MLflow")
 
 
+def check_storage(storage: str, serve: bool) -> Iterator[Check]:
+    """Yield the finding where a cluster is to serve the model and cannot read its files."""
+    if serve and not storage:
+        detail = "no cluster can read the version's files"
+        yield Check("storage", "fail", detail, "give MLflow a bucket (s3://) for artifacts, or run it on Kubeflow")
+
+
 def model_files(one: Finalist) -> dict[str, str]:
     """Return relative path -> SHA-256 of the picked model's files, as the run's manifest has them."""
     folder = f"{MODEL}/"
     files = one.artifacts["register"].open().files
     return {file.path.removeprefix(folder): file.sha256 for file in files if file.path.startswith(folder)}
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
 
 
 def _some(names: list[str]) -> str:

@@ -195,6 +195,22 @@ class Registry:
                 found |= {digest: (kind, name) for digest, kind, name in connection.execute(query)}
         return found
 
+    def file_digests(self, digests: Iterable[str]) -> dict[str, str]:
+        """Return SHA-256 of a source file -> digest of the document made from it, of the documents among `digests`."""
+        found: dict[str, str] = {}
+        columns = select(ENTITIES.c.digest, ENTITIES.c.payload).where(ENTITIES.c.kind == "document")
+        with transaction(self._engine, writes=False) as connection:
+            for some in _batches(sorted(set(digests))):
+                for digest, payload in connection.execute(columns.where(ENTITIES.c.digest.in_(some))):
+                    found[str(json.loads(payload).get("source_digest", digest))] = digest
+        return found
+
+    def documents_of_file(self, file_digest: str) -> list[str]:
+        """Return the digests of the documents that were made from a file with this SHA-256, sorted."""
+        query = select(ENTITIES.c.digest).where(ENTITIES.c.kind == "document", ENTITIES.c.payload.contains(file_digest))
+        with transaction(self._engine, writes=False) as connection:
+            return sorted(connection.execute(query).scalars())
+
     def verify(self) -> list[str]:
         """Return one line for each stored record or event that is not what its digest says; [] when intact."""
         problems, previous = [], ""

@@ -6,7 +6,7 @@ never errors, each with the raw text the server sent.
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +50,12 @@ class ReplyCache:
                 "INSERT OR IGNORE INTO replies VALUES (?, ?, ?, ?, ?, ?)",
                 (key, model, request, reply.raw, reply.seconds, time.time()),
             )
+
+    def stored(self, models: Collection[str], start: float, end: float) -> list[str]:
+        """Return the raw replies of these models that were stored between two Unix times."""
+        marks = ", ".join("?" * len(models))
+        query = f"SELECT raw FROM replies WHERE model IN ({marks}) AND stored BETWEEN ? AND ?"
+        return [raw for (raw,) in self._connection.execute(query, (*models, start, end))]
 
 
 @contextmanager

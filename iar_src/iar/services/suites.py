@@ -24,8 +24,14 @@ def load_suites(run_file: RunFile) -> dict[str, list[EvalItem]]:
     return {
         "ifeval": _load(settings.ifeval, "ifeval", "train", _ifeval_item, settings.ifeval_max_tokens),
         "mmlu": _load(settings.mmlu, "mmlu", "test", _mmlu_item, settings.mmlu_max_tokens),
-        "msbench": _load(settings.msbench, "msbench", "test", _msbench_item, settings.msbench_max_tokens),
+        "msbench": msbench_items(run_file),
     }
+
+
+def msbench_items(run_file: RunFile) -> list[EvalItem]:
+    """Return the items of msbench alone, which needs none of the libraries behind the other suites."""
+    settings = run_file.evaluate
+    return _load(settings.msbench, "msbench", "test", _msbench_item, settings.msbench_max_tokens)
 
 
 def domain_items(pairs: Sequence[QAPair], run_file: RunFile) -> list[EvalItem]:

@@ -81,12 +81,13 @@ def step_flops(shape: FlopShape, rows: Iterable[TokenRow]) -> float:
 
     6 a weight and token: 2 forward, 4 backward; the head on target tokens only; causal attention over each row.
     """
-    total = 0.0
-    for row in rows:
-        length = len(row.token_ids)
-        total += 6.0 * (shape.block_parameters * length + shape.head_parameters * row.target_length)
-        total += 6.0 * shape.layers * shape.queries * length**2
-    return total
+    return sum((training_flops(shape, len(row.token_ids), row.target_length, len(row.token_ids)) for row in rows), 0.0)
+
+
+def training_flops(shape: FlopShape, tokens: float, targets: float, row_tokens: float) -> float:
+    """Return what training on `tokens` in rows of `row_tokens` takes, `targets` of which the loss falls on."""
+    products = shape.block_parameters * tokens + shape.head_parameters * targets
+    return 6.0 * (products + shape.layers * shape.queries * tokens * row_tokens)
 
 
 def device_peak(device: "torch.device", compute_dtype: str) -> float | None:

@@ -19,19 +19,20 @@ from iar.config import RunFile
 from iar.errors import PermanentError, TemporaryError
 from iar.methods.digest import digest_json
 from iar.methods.flatten import flatten, is_number, tracking_key
-from iar.services.checkpoints import weights_digest
-from iar.services.linking import link_tree, tree_sizes
+from iar.services.checkpoints import weight_files
+from iar.services.linking import link_tree, tree_digests, tree_sizes
 from iar.services.tracking_store import SQLITE, prepare_database
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Run
 
-RUN_TAG, STAGE_TAG, LOGGED_TAG, WEIGHTS_TAG = "iar.run_id", "iar.stage", "iar.logged", "iar.weights"
+RUN_TAG, STAGE_TAG, LOGGED_TAG, CONTENT_TAG = "iar.run_id", "iar.stage", "iar.logged", "iar.content"
 PARENT_TAG, NAME_TAG = "mlflow.parentRunId", "mlflow.runName"
 PIPELINE, REGISTER = "pipeline", "register"
 ALREADY_THERE = "RESOURCE_ALREADY_EXISTS"
 PARAM_CHARACTERS = 500
+DESCRIPTION_CHARACTERS = 5000
 PARAMS_A_CALL = 100
 METRICS_A_CALL = 1000
 QUIET = {
@@ -87,17 +88,18 @@ class Tracker:
         with self._explained():
             self._log_artifact(self._parent(), path)
 
-    def register_model(self, folder: Path, tags: Mapping[str, str]) -> str:
+    def register_model(self, folder: Path, tags: Mapping[str, str], description: str = "") -> str:
         """Register a checkpoint folder and point the alias at it; return the version.
 
-        Weights that have a version keep it. Raises UserError for a folder without weights, PermanentError when
-        the stored files are not complete.
+        Files that have a version keep it. `description` is Markdown, cut where it is longer than MLflow keeps.
+        Raises UserError for a folder without weights, PermanentError when the stored files are not complete.
         """
-        name, weights = self._settings.model_name, weights_digest(folder)
+        weight_files(folder)
+        name, content = self._settings.model_name, digest_json(tree_digests(folder))
         with self._explained():
-            version = self._version_of(name, weights)
+            version = self._version_of(name, content)
             if version is None:
-                version = self._new_version(name, folder, {**tags, WEIGHTS_TAG: weights})
+                version = self._new_version(name, folder, {**tags, CONTENT_TAG: content}, description)
             self._client().set_registered_model_alias(name, self._settings.alias, version)
         return version
 
@@ -200,16 +202,18 @@ class Tracker:
         else:
             self._client().log_artifact(run.info.run_id, str(path))
 
-    def _version_of(self, name: str, weights: str) -> str | None:
-        found = self._client().search_model_versions(f"name = '{name}' and tags.`{WEIGHTS_TAG}` = '{weights}'")
+    def _version_of(self, name: str, content: str) -> str | None:
+        found = self._client().search_model_versions(f"name = '{name}' and tags.`{CONTENT_TAG}` = '{content}'")
         return next((str(version.version) for version in found if version.status == "READY"), None)
 
-    def _new_version(self, name: str, folder: Path, tags: Mapping[str, str]) -> str:
+    def _new_version(self, name: str, folder: Path, tags: Mapping[str, str], description: str) -> str:
         run = self._child(REGISTER, "")
         self._store(run, folder)
         self._require_model(name)
         source = f"{run.info.artifact_uri}/model"
-        version = self._client().create_model_version(name, source, run.info.run_id, tags=dict(tags))
+        version = self._client().create_model_version(
+            name, source, run.info.run_id, tags=dict(tags), description=description[:DESCRIPTION_CHARACTERS] or None
+        )
         return str(version.version)
 
     def _require_model(self, name: str) -> None:

@@ -6,11 +6,13 @@ from pathlib import Path
 from iar.config import RunFile
 from iar.errors import PermanentError, UserError
 from iar.methods.digest import digest_file, digest_json
-from iar.records import Candidate, Lineage, Outcome, Selection, from_json, read_records, to_json, write_json
+from iar.records import Candidate, Lineage, Outcome, QAPair, Selection, from_json, read_records, to_json, write_json
+from iar.report.card import model_card, summary, write_card
 from iar.report.data import collect, results_json
 from iar.report.html import write_report
 from iar.services.checkpoints import recorded_digest
 from iar.services.linking import link_tree
+from iar.services.model_format import add_model_format
 from iar.services.tracking import Tracker
 from iar.services.workspace import Context
 
@@ -19,6 +21,8 @@ RESULTS, PLOT, MODEL = "results.json", "frontier.png", "model"
 
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
     """Write `report.html`, `frontier.png` and `results.json`; with a pick also `model/`, registered under the alias.
+
+    `model/` is a Hugging Face folder and an MLflow model, with a model card.
 
     No feasible candidate is reported like any other result, and registers nothing.
     """
@@ -40,8 +44,11 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
         return Outcome({"registered": 0.0}, "**No feasible candidate**: nothing was registered.", (entry,))
 
     link_tree(_picked_folder(inputs, selection), out / MODEL)
+    card = model_card(report)
+    _complete(out / MODEL, card, inputs["data"], run_file)
     model = digest_json({"weights": selection.candidate_digest, "decision": decision})
-    version = tracker.register_model(out / MODEL, _tags(selection, decision, model, context.run_id))
+    tags = _tags(selection, decision, model, context.run_id)
+    version = tracker.register_model(out / MODEL, tags, summary(card))
     context.progress.update(3, 3, "registered")
     name, alias = run_file.register.model_name, run_file.register.alias
     return Outcome(
@@ -64,6 +71,14 @@ def _picked_folder(inputs: dict[str, Path], selection: Selection) -> Path:
             if candidate.id == selection.pick and folder.is_dir():
                 return _verified(folder, selection)
     raise UserError(f"register: no candidate input holds the pick {selection.pick!r}: run merge-candidate again")
+
+
+def _complete(folder: Path, card: str, data: Path, run_file: RunFile) -> None:
+    """Add to the weights what a model registry shows and loads; the example asks the first validation question."""
+    question = next(read_records(data / "validation.jsonl", QAPair)).question
+    limit, model = run_file.evaluate.domain_max_tokens, run_file.model
+    add_model_format(folder, question, model.system_turn, limit, model.source)
+    write_card(folder, card)
 
 
 def _verified(folder: Path, selection: Selection) -> Path:

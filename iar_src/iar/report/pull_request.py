@@ -1,0 +1,71 @@
+"""The comment under a pull request that changes a run file: which values change, which tasks, and what it will cost."""
+
+from difflib import unified_diff
+from typing import Any
+
+from iar.config import RunFile
+from iar.methods.flatten import flatten
+from iar.report.cost_table import headline, rows, titles
+from iar.report.markdown import block, code, plain, table
+from iar.services.cost import Estimate
+
+# GitHub takes 65,536 characters; what reviewers read is above.
+MOST_DIFF_LINES = 300
+MOST_LINE_CHARACTERS = 200
+
+
+def comment(new: RunFile, new_ir: str, old: RunFile | None, old_ir: str, cost: Estimate | str) -> str:
+    """Return the comment as Markdown; `old` None = a new run file, `cost` a text = why there is no estimate."""
+    parts = [f"### {code(new.run_id)}", _what_happens(new, old), _changes(new, old), _cost(cost)]
+    if old is not None:
+        parts.append(_compiled(old_ir, new_ir))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _what_happens(new: RunFile, old: RunFile | None) -> str:
+    if old is None:
+        return "A new run file: merging starts its run."
+    if new.digest != old.digest:
+        return f"Another run than {code(old.run_id)}: merging starts it; stages whose settings are the same are reused."
+    if new.run.rerun != old.run.rerun:
+        return f"The same run once more: repetition {new.run.rerun}."
+    return "The same run: merging starts nothing."
+
+
+def _changes(new: RunFile, old: RunFile | None) -> str:
+    if old is None:
+        return ""
+    before, after = _values(old), _values(new)
+    changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
+    if not changed:
+        return ""
+    cells = [
+        [code(key), *(code(values[key]) if key in values else "-" for values in (before, after))] for key in changed
+    ]
+    return table(("Key", "Before", "After"), cells)
+
+
+def _values(run_file: RunFile) -> dict[str, str]:
+    data: dict[str, Any] = run_file.model_dump(mode="json")
+    return flatten(data)
+
+
+def _cost(cost: Estimate | str) -> str:
+    if isinstance(cost, str):
+        return f"**Cost:** not estimated: {code(cost)}"
+    lines = [[code(line[0]), *line[1:]] for line in rows(cost, {})]
+    assumed = "\n".join(f"- {plain(one)}" for one in cost.assumptions)
+    return f"**Cost:** {plain(headline(cost))}\n\n{table(titles({}), lines)}\n\nAssumed:\n\n{assumed}"
+
+
+def _compiled(old_ir: str, new_ir: str) -> str:
+    diff = list(unified_diff(old_ir.splitlines(), new_ir.splitlines(), "before", "after", n=2, lineterm=""))
+    if not diff:
+        return "The compiled pipeline is the same."
+    shown = [
+        line[:MOST_LINE_CHARACTERS] + "..." * (len(line) > MOST_LINE_CHARACTERS) for line in diff[:MOST_DIFF_LINES]
+    ]
+    left_out = len(diff) - len(shown)
+    rest = f"\n\n{left_out} more lines are left out." if left_out else ""
+    text = block("\n".join(shown), "diff")
+    return f"<details><summary>Compiled pipeline, {len(diff)} lines of diff</summary>\n\n{text}{rest}\n\n</details>"

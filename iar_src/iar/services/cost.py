@@ -1,0 +1,227 @@
+"""What a run will take, task by task, before it starts: tokens, FLOP, GPU-hours, tokens of teacher and judges.
+
+An estimate from the sizes of model and documents. Each assumption is a constant here and a line of the answer.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+from iar.config import Endpoint, RunFile
+from iar.errors import UserError
+from iar.methods.merge_grid import grid
+from iar.services.llm_ask import load_prompt
+from iar.services.model_shapes import ModelShape, shape_of
+from iar.services.telemetry import FlopShape, named_peak, training_flops
+from iar.services.workload import BYTES_PER_TOKEN, HUB_ROWS, Workload, tokens
+
+# Shares of the device's bfloat16 peak. Training: what 3B to 8B models reach with checkpointing. Generation waits for
+# memory, not for products: 64 replies at once by transformers.
+TRAINING_MFU, GENERATION_MFU = 0.35, 0.03
+TEMPLATE_TOKENS = 30.0  # of the chat template and the instruction of a row
+SKELETON_SHARE = 0.35  # of its document, as in the example
+PREFIX_SHARE = 0.35  # the mean of a continuation's prefix, which is 10 to 60 %
+THIRD_RATE = 0.3  # the paper's first two judges differ on 29 % of the replies
+VERDICT_TOKENS = 100.0  # of a judge's or certifier's reason with its verdict
+REFERENCES = 3  # theta_0, vanilla, theta_IA
+
+
+@dataclass(frozen=True)
+class TaskCost:
+    """One task: tokens trained over or generated, and those that teacher or judges read and write.
+
+    gpu_hours None where the device's peak is not known.
+    """
+
+    task: str
+    tokens: int
+    flops: float
+    gpu_hours: float | None
+    llm_tokens: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of a run, and what it rests on. `peak_flops` is of one device, None where it is not known."""
+
+    run_id: str
+    device: str
+    peak_flops: float | None
+    counted: bool
+    tasks: tuple[TaskCost, ...]
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Training:
+    """Tokens over all epochs, those with a loss, and the mean length of a row."""
+
+    tokens: float
+    targets: float
+    row: float
+
+    def __add__(self, other: "_Training") -> "_Training":
+        longer = max(self.row, other.row)
+        return _Training(self.tokens + other.tokens, self.targets + other.targets, longer)
+
+
+def estimate(run_file: RunFile, work: Workload) -> Estimate:
+    """Return the cost of a run on this workload. Raises UserError where nothing tells the model's size."""
+    shape = shape_of(run_file.model)
+    if shape is None:
+        raise UserError(
+            f"model.source: nothing on this machine tells the size of {run_file.model.source}; download it once, or "
+            "give its folder"
+        )
+    device, peak = pool_device(run_file)
+    tasks = tuple(_Estimator(run_file, work, shape, peak).tasks())
+    return Estimate(run_file.run_id, device, peak, work.counted, tasks, tuple(_assumptions(run_file, work, peak)))
+
+
+def pool_device(run_file: RunFile) -> tuple[str, float | None]:
+    """Return the GPU that the pool's node selector names and its bfloat16 FLOP/s; None where it names none we know."""
+    labels = run_file.platform.pool.node_selector.values()
+    for label in labels:
+        if (peak := named_peak(label.replace("-", " "))) is not None:
+            return label, peak
+    return ", ".join(labels) or "any node", None
+
+
+class _Estimator:
+    """The tasks of one run file, in the order of the pipeline."""
+
+    def __init__(self, run_file: RunFile, work: Workload, shape: ModelShape, peak: float | None) -> None:
+        self._file, self._work, self._shape, self._peak = run_file, work, shape, peak
+        blocks, head = shape.layers * shape.layer_parameters, shape.hidden * shape.vocabulary
+        self._flop_shape = FlopShape(blocks, head, shape.layers, shape.queries)
+
+    def tasks(self) -> Iterator[TaskCost]:
+        work, platform = self._work, self._file.platform
+        yield TaskCost("qa-build", 0, 0.0, 0.0, round(self._teacher_tokens()))
+        inject, align = self._inject(), self._align()
+        for task, training in (("inject", inject), ("align", align), ("vanilla", align)):
+            yield self._trained(task, training)
+        yield self._evaluated("judge-eval-references", REFERENCES, work.validation, general=True)
+        candidates = len(grid(self._file.recover, self._file.run.seed))
+        for shard in range(platform.candidate_shards):
+            count = ceil((candidates - shard) / platform.candidate_shards)
+            yield self._evaluated(f"judge-eval-candidates-{shard + 1}", count, work.validation, general=True)
+        recipes = [name for name in self._file.baselines.recipes if name != "vanilla-sft"]
+        for name in recipes:
+            yield self._recipe(name, inject, align)
+        if recipes:
+            yield self._evaluated("judge-eval-baselines", len(recipes), work.validation, general=True)
+        # The general suites are the same prompts as at validation: their replies and votes are taken over.
+        yield self._evaluated("locked-test", 1 + REFERENCES + len(recipes), work.test, general=False)
+
+    def _inject(self) -> _Training:
+        settings = self._file.inject
+        continuation, rewrite, instruction = settings.weights
+        total = targets = rows = 0.0
+        for text in self._work.units:
+            windows = max(1, ceil(text / settings.sequence_length))
+            prompts = continuation + (rewrite + instruction) * windows
+            seen = text * (continuation + rewrite * (1 + SKELETON_SHARE * windows) + instruction)
+            total += seen + TEMPLATE_TOKENS * prompts
+            targets += text * (continuation * (1 - PREFIX_SHARE) + rewrite + instruction)
+            rows += prompts
+        row = min(total / max(rows, 1), settings.sequence_length)
+        return _Training(total * settings.epochs, targets * settings.epochs, row)
+
+    def _align(self) -> _Training:
+        settings, work = self._file.align, self._work
+        row = work.question_tokens + work.answer_tokens + TEMPLATE_TOKENS
+        passes = work.train * settings.epochs
+        return _Training(row * passes, work.answer_tokens * passes, row)
+
+    def _recipe(self, name: str, inject: _Training, align: _Training) -> TaskCost:
+        settings, task = self._file.baselines, f"baseline-{name}"
+        if name == "fapm":
+            return TaskCost(task, 0, 0.0, 0.0, 0)
+        if name == "cpt-sft":
+            window = settings.cpt_window_tokens or self._file.inject.sequence_length
+            stream = self._work.text_tokens * settings.cpt_epochs
+            return self._trained(task, align + _Training(stream, stream, window))
+        if name == "budget-match":
+            return self._trained(task, align + inject)
+        trained = self._trained(task, align)
+        if name != "sdft":
+            return trained
+        prompts = self._work.train * (self._work.question_tokens + self._work.answer_tokens + TEMPLATE_TOKENS)
+        written = self._generated(task, prompts, self._work.train * settings.sdft_max_tokens, 0.0)
+        hours = None if trained.gpu_hours is None else trained.gpu_hours + (written.gpu_hours or 0.0)
+        return TaskCost(task, trained.tokens + written.tokens, trained.flops + written.flops, hours, 0)
+
+    def _trained(self, task: str, training: _Training) -> TaskCost:
+        flops = training_flops(self._flop_shape, training.tokens, training.targets, training.row)
+        return TaskCost(task, round(training.tokens), flops, self._hours(flops, TRAINING_MFU), 0)
+
+    def _evaluated(self, task: str, models: int, questions: int, general: bool) -> TaskCost:
+        settings, work = self._file.evaluate, self._work
+        asked = [(questions, work.question_tokens, settings.domain_max_tokens)]
+        if general:
+            limits = {
+                "ifeval": settings.ifeval_max_tokens,
+                "mmlu": settings.mmlu_max_tokens,
+                "msbench": settings.msbench_max_tokens,
+            }
+            asked += [
+                (work.suites[name].rows, work.suites[name].prompt_tokens, limit) for name, limit in limits.items()
+            ]
+        prompts = sum(rows * (prompt + TEMPLATE_TOKENS) for rows, prompt, _ in asked)
+        written = sum(rows * limit for rows, _, limit in asked)
+        judged = [asked[0], *(asked[-1:] if general else [])]
+        judges = sum(rows * (2 * prompt + limit) + rows * work.answer_tokens for rows, prompt, limit in judged)
+        calls = sum(rows for rows, _, _ in judged)
+        judge_tokens = self._votes() * (judges + calls * (_prompt_tokens("judge") + VERDICT_TOKENS))
+        return self._generated(task, models * prompts, models * written, models * judge_tokens)
+
+    def _generated(self, task: str, prompts: float, written: float, llm_tokens: float) -> TaskCost:
+        flops = 2.0 * self._shape.matrix_parameters * (prompts + written)
+        return TaskCost(task, round(written), flops, self._hours(flops, GENERATION_MFU), round(llm_tokens))
+
+    def _votes(self) -> float:
+        """Return the votes of LLMs on a reply: rules cost nothing."""
+        shares = (1.0, 1.0, THIRD_RATE)
+        judges = zip(self._file.evaluate.judges, shares, strict=True)
+        return sum(share for judge, share in judges if isinstance(judge, Endpoint))
+
+    def _teacher_tokens(self) -> float:
+        """Return the tokens of the seven steps, with as many questions as may be, half of which reach the answer."""
+        if not isinstance(self._file.qa_build.teacher, Endpoint):
+            return 0.0
+        work = self._work
+        chunk = work.text_tokens / max(work.chunks, 1)
+        drafts = self._file.qa_build.max_anchors
+        question = work.question_tokens
+        a_chunk = 2 * chunk + _prompt_tokens("anchors", "types") + 2 * VERDICT_TOKENS
+        a_draft = chunk + _prompt_tokens("question", "self_contained") + 2 * question + VERDICT_TOKENS
+        an_answer = 2 * (chunk + question) + _prompt_tokens("grounded", "answer") + VERDICT_TOKENS + work.answer_tokens
+        skeletons = work.text_tokens * (1 + SKELETON_SHARE) + len(work.documents) * _prompt_tokens("skeleton")
+        return work.chunks * (a_chunk + drafts * (a_draft + an_answer / 2)) + skeletons
+
+    def _hours(self, flops: float, mfu: float) -> float | None:
+        return None if self._peak is None else flops / (mfu * self._peak) / 3600
+
+
+def _prompt_tokens(*names: str) -> float:
+    prompts = [load_prompt(name) for name in names]
+    return sum(tokens(prompt.system) + tokens(prompt.user) for prompt in prompts)
+
+
+def _assumptions(run_file: RunFile, work: Workload, peak: float | None) -> Iterator[str]:
+    if peak is None:
+        yield "GPU-hours are unknown: platform.pool.node_selector names no GPU whose peak is known"
+    else:
+        yield (
+            f"{peak / 1e12:.0f} TFLOP/s in bfloat16 a GPU, of which training reaches {TRAINING_MFU:.0%} and "
+            f"generation {GENERATION_MFU:.0%}"
+        )
+    yield f"{BYTES_PER_TOKEN:g} bytes of text a token"
+    if not work.counted:
+        questions = work.train + work.validation + work.test
+        yield f"{questions:,} questions, a guess until qa-build is done: max_anchors a chunk, and the share kept before"
+    yield f"replies as long as they may be; the third judge called on {THIRD_RATE:.0%} of the replies"
+    for key, place in (("ifeval", run_file.evaluate.ifeval), ("mmlu", run_file.evaluate.mmlu)):
+        if not work.suites[key].rows and place not in HUB_ROWS:
+            yield f"evaluate.{key}: {place} is a hub id of unknown size, left out"

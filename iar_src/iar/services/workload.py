@@ -1,0 +1,105 @@
+"""How much a run file has to work on, in tokens: counted where its questions are built, else from its documents."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from iar.config import Endpoint, RunFile
+from iar.methods.chunking import chunk_document
+from iar.records import Chunk, Document, QAPair, read_records
+from iar.services.documents import read_documents
+from iar.services.source_rows import is_file
+
+# Of UTF-8: English in a vocabulary of 50,000 to 150,000 has 4.2, and Chinese, at 3 bytes a character, about as many.
+BYTES_PER_TOKEN = 4.0
+# Questions kept, of max_anchors a chunk: the example's 396 of 432 by rules; the paper's 15,008 of 77,224 by an LLM.
+KEPT_BY_RULES, KEPT_BY_LLM = 0.92, 0.19
+# The means of the example's questions and answers; an LLM answers in paragraphs.
+QUESTION_TOKENS, RULE_ANSWER_TOKENS, LLM_ANSWER_TOKENS = 35.0, 31.0, 120.0
+HUB_ROWS = {"google/IFEval": 541, "cais/mmlu": 14_042}
+HUB_PROMPT_TOKENS = 100.0
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A general suite: its rows, and the mean tokens of a prompt."""
+
+    rows: int
+    prompt_tokens: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Documents as tokens, chunks, and questions by split; `counted` where these are no estimate.
+
+    units: tokens of what each Inject row reconstructs, documents or chunks.
+    """
+
+    documents: tuple[float, ...]
+    units: tuple[float, ...]
+    chunks: int
+    train: int
+    validation: int
+    test: int
+    question_tokens: float
+    answer_tokens: float
+    suites: dict[str, Suite]
+    counted: bool
+
+    @property
+    def text_tokens(self) -> float:
+        """Tokens of all documents."""
+        return sum(self.documents)
+
+
+def workload(run_file: RunFile, data: Path | None) -> Workload:
+    """Return what a run works on; `data` is its finished qa-build artifact, None before.
+
+    Raises UserError where the documents or a suite's file are not on this machine.
+    """
+    settings = run_file.qa_build
+    if data is not None:
+        documents = list(read_records(data / "documents.jsonl", Document))
+        chunks = list(read_records(data / "chunks.jsonl", Chunk))
+        counts = json.loads((data / "dataset.json").read_text(encoding="utf-8"))
+        train, validation, test = (int(counts[split]) for split in ("train", "validation", "test"))
+        pairs = list(read_records(data / "train.jsonl", QAPair))
+        question, answer = (fmean(tokens(text) for text in texts) for texts in _texts(pairs))
+    else:
+        documents, _ = read_documents(Path(run_file.documents.path))
+        chunks = [chunk for document in documents for chunk in chunk_document(document, settings.chunk_characters)]
+        by_llm = isinstance(settings.teacher, Endpoint)
+        kept = len(chunks) * settings.max_anchors * (KEPT_BY_LLM if by_llm else KEPT_BY_RULES)
+        validation, test = round(kept * settings.validation_share), round(kept * settings.test_share)
+        train = round(kept) - validation - test
+        question, answer = QUESTION_TOKENS, LLM_ANSWER_TOKENS if by_llm else RULE_ANSWER_TOKENS
+    whole = tuple(tokens(document.text) for document in documents)
+    units = whole if run_file.inject.unit == "document" else tuple(tokens(chunk.text) for chunk in chunks)
+    return Workload(
+        whole, units, len(chunks), train, validation, test, question, answer, _suites(run_file), data is not None
+    )
+
+
+def tokens(text: str) -> float:
+    """Return about how many tokens a text has."""
+    return len(text.encode("utf-8", "replace")) / BYTES_PER_TOKEN
+
+
+def _texts(pairs: list[QAPair]) -> Iterator[list[str]]:
+    yield [pair.question for pair in pairs]
+    yield [pair.answer for pair in pairs]
+
+
+def _suites(run_file: RunFile) -> dict[str, Suite]:
+    settings = run_file.evaluate
+    places = {"ifeval": settings.ifeval, "mmlu": settings.mmlu, "msbench": settings.msbench}
+    return {name: _suite(place, f"evaluate.{name}") for name, place in places.items()}
+
+
+def _suite(place: str, key: str) -> Suite:
+    if not is_file(place, key, "google/IFEval"):
+        return Suite(HUB_ROWS.get(place, 0), HUB_PROMPT_TOKENS)
+    lines = [line for line in Path(place).read_text(encoding="utf-8").splitlines() if line.strip()]
+    return Suite(len(lines), fmean(map(tokens, lines)) if lines else 0.0)

@@ -1,0 +1,179 @@
+"""The cost of a run: estimates that follow from the run file, actual figures beside them, and the comment with both."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from iar import cli
+from iar.config import RunFile
+from iar.methods.batching import TokenRow
+from iar.records import EvalItem, ItemScore, ModelScores, Outcome, Reply, SuiteScore, to_json, write_json, write_records
+from iar.report.cost_table import cost_json, rows, titles
+from iar.services.cost import Estimate, estimate, pool_device
+from iar.services.cost_actuals import actuals
+from iar.services.reply_cache import CachedReply, open_cache
+from iar.services.telemetry import FlopShape, step_flops, training_flops
+from iar.services.workload import Suite, Workload, workload
+from iar.services.workspace import Manifest, Workspace, stored_files
+
+SERVER = {"base_url": "http://localhost:1/v1"}
+JUDGES = [SERVER | {"name": name, "model": f"judge-{name}"} for name in "abc"]
+WORK = Workload(
+    (1000.0,) * 10, (1000.0,) * 10, 60, 100, 20, 30, 35.0, 31.0,
+    {"ifeval": Suite(40, 60.0), "mmlu": Suite(60, 80.0), "msbench": Suite(20, 40.0)}, True,
+)  # fmt: skip
+
+
+def run_file(**sections: Any) -> RunFile:
+    return RunFile.model_validate({"run": {"name": "t"}, "documents": {"path": "examples/documents"}} | sections)
+
+
+def by_task(cost: Estimate) -> dict[str, Any]:
+    return {one.task: one for one in cost.tasks}
+
+
+def test_the_formula_is_that_of_the_trainings_own_meter() -> None:
+    shape = FlopShape(1000, 500, 2, 8)
+    row = TokenRow("r", "qa", tuple(range(10)), 4, 1, 1)
+    assert step_flops(shape, [row, row]) == pytest.approx(training_flops(shape, 20, 2 * row.target_length, 10))
+
+
+def test_tokens_follow_the_recipe_and_the_epochs() -> None:
+    one = by_task(estimate(run_file(inject={"recipe": "1:0:1", "epochs": 2}, align={"epochs": 3}), WORK))
+    # A continuation and an instruction of each of ten documents, with 30 tokens of template, twice.
+    assert one["inject"].tokens == 2 * 10 * 2 * (1000 + 30)
+    assert one["align"] == replace(one["vanilla"], task="align") and one["align"].tokens == 3 * 100 * (35 + 31 + 30)
+    assert one["inject"].gpu_hours == pytest.approx(one["inject"].flops / (0.35 * 312e12) / 3600)
+
+
+def test_a_larger_model_costs_more_and_a_better_gpu_less() -> None:
+    def hours(**sections: Any) -> float:
+        return sum(one.gpu_hours or 0.0 for one in estimate(run_file(**sections), WORK).tasks)
+
+    large = {"model": {"source": "Qwen/Qwen3-8B"}}
+    h100 = {"platform": {"pool": {"node_selector": {"gpu": "NVIDIA-H100-80GB-HBM3"}}}}
+    assert hours(**large) > 20 * hours() > 0
+    assert hours(**large, **h100) == pytest.approx(hours(**large) * 312 / 989)
+
+
+def test_a_pool_without_a_known_gpu_has_no_gpu_hours_and_says_so() -> None:
+    file = run_file(platform={"pool": {"node_selector": {}}})
+    cost = estimate(file, WORK)
+
+    assert pool_device(file) == ("any node", None) and cost_json(cost, {})["total"]["gpu_hours"] is None
+    assert cost.assumptions[0].startswith("GPU-hours are unknown: platform.pool.node_selector names no GPU")
+
+
+def test_only_servers_cost_tokens_and_the_third_judge_counts_by_how_often_it_is_called() -> None:
+    rules = by_task(estimate(run_file(), WORK))
+    assert {one.llm_tokens for one in rules.values()} == {0}
+
+    paid = by_task(estimate(run_file(qa_build={"teacher": SERVER | {"name": "t", "model": "m"}}), WORK))
+    assert paid["qa-build"].llm_tokens > WORK.text_tokens and paid["locked-test"].llm_tokens == 0
+    two, three = (
+        by_task(estimate(run_file(evaluate={"judges": judges}), WORK))["locked-test"].llm_tokens
+        for judges in ([*JUDGES[:2], "rule:exact"], JUDGES)
+    )
+    assert three == pytest.approx(two * 2.3 / 2, rel=1e-3)
+
+
+def test_shards_share_the_candidates_and_recipes_have_tasks_of_their_own() -> None:
+    platform, recipes = {"candidate_shards": 5}, ["vanilla-sft", "cpt-sft", "budget-match", "sdft", "fapm"]
+    one = by_task(estimate(run_file(platform=platform, baselines={"recipes": recipes}), WORK))
+    whole = by_task(estimate(run_file(), WORK))["judge-eval-candidates-1"].tokens
+    shards = [one[f"judge-eval-candidates-{shard}"].tokens for shard in range(1, 6)]
+    assert sum(shards) == whole and [12 * tokens // whole for tokens in shards] == [3, 3, 2, 2, 2]
+    assert one["baseline-budget-match"].tokens == one["inject"].tokens + one["align"].tokens
+    assert one["baseline-fapm"].flops == 0 and one["baseline-sdft"].tokens > one["align"].tokens
+    assert "baseline-vanilla-sft" not in one
+
+
+def test_documents_are_counted_and_the_guess_of_the_questions_is_named() -> None:
+    work = workload(run_file(inject={"unit": "chunk"}), None)
+
+    assert (len(work.documents), work.counted) == (24, False) and len(work.units) == work.chunks
+    assert work.train + work.validation + work.test == round(work.chunks * 8 * 0.92)
+    assert any("a guess until qa-build is done" in line for line in estimate(run_file(), work).assumptions)
+
+
+def publish(file: RunFile, task: str, stage: str, work: Path, metrics: dict[str, float]) -> None:
+    """Publish what lies in `work` as a finished task that took an hour."""
+    workspace = Workspace.of(file)
+    folder = workspace.work(task, "k" * 64)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work.rename(folder)
+    workspace.publish(Manifest(task, stage, "k" * 64, {}, "c", 1000.0, 3600.0, stored_files(folder), Outcome({}, "")))
+    marker = workspace.run(file.run_id) / "tasks" / f"{task}.json"
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    facts = {"task": task, "stage": stage, "ref": str(workspace.ref(task, "k" * 64)), "reused": False}
+    write_json(marker, facts | {"seconds": 3600.0, "metrics": metrics})
+
+
+@pytest.fixture
+def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFile:
+    """A run of which a training and an evaluation are done."""
+    monkeypatch.delenv("IAR_STATE", raising=False)
+    settings = {"run": {"name": "t", "state": str(tmp_path / "state")}, "evaluate": {"judges": JUDGES}}
+    file = run_file(**settings, platform={"backend": "kubeflow", "processes": 8})
+    (trained := tmp_path / "trained").mkdir()
+    (trained / "steps.jsonl").write_text('{"tokens": 600, "target_tokens": 300}\n' * 2)
+    publish(file, "inject", "inject", trained, {"mfu": 0.4})
+    model = tmp_path / "tested" / "theta_0"
+    model.mkdir(parents=True)
+    items = [EvalItem("q", "domain", "Q", 9, {}), EvalItem("m", "mmlu", "M", 9, {})]
+    write_records(model / "replies.jsonl", [Reply(item.id, "r", 7, False) for item in items])
+    write_records(model / "items.jsonl", [ItemScore("theta_0", item.suite, item.id, 1.0, "") for item in items])
+    suites = tuple(
+        SuiteScore(name, 1.0, 1.0, 1.0, 1, 0, {"reused_share": share})
+        for name, share in (("domain", 0.0), ("mmlu", 1.0))
+    )
+    write_json(model / "scores.json", to_json(ModelScores("theta_0", "test", "d", suites, 1.0, 1.0, 1.0, 1.0)))
+    publish(file, "locked-test", "locked_test", tmp_path / "tested", {})
+    usage = {"prompt_tokens": 90, "completion_tokens": 10}
+    raw = json.dumps({"choices": [{"message": {"content": "x"}}], "usage": usage})
+    with open_cache(tmp_path / "state" / "llm-cache") as cache:
+        for key, model_name in (("1", "judge-a"), ("2", "another")):
+            cache.put(key, model_name, "{}", CachedReply(raw, 1.0))
+        cache._connection.execute("UPDATE replies SET stored = 2000.0")
+        cache._connection.commit()
+    return file
+
+
+def test_what_a_finished_task_took_stands_beside_its_estimate(finished: RunFile) -> None:
+    done = actuals(finished)
+
+    assert (done["inject"].tokens, done["inject"].gpu_hours, done["inject"].llm_tokens) == (1200, 8.0, 100)
+    # The reply that was taken over from validation is not counted again.
+    assert (done["locked-test"].tokens, done["locked-test"].gpu_hours) == (7, 1.0)
+    cost = estimate(finished, WORK)
+    lines = {line[0]: line for line in rows(cost, done)}
+    assert {len(line) for line in lines.values()} == {len(titles(done))}
+    assert lines["inject"][5:] == ["1.00 h", "1,200", "8", "100"] and lines["align"][5:] == ["", "", "", ""]
+    told = {one["task"]: one for one in cost_json(cost, done)["tasks"]}
+    assert told["inject"]["actual"]["seconds"] == 3600.0 and told["align"]["actual"] is None
+
+
+def test_the_command_prints_a_table_and_json_and_names_what_it_cannot_see(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.yaml").write_text(yaml.safe_dump({"run": {"name": "t"}, "documents": {"path": "/nowhere"}}))
+    arguments = ["cost", str(tmp_path / "t.yaml"), "--state", str(tmp_path / "state")]
+
+    assert cli.call(arguments) == 2
+    refused = capsys.readouterr().err
+    assert refused.startswith("error: documents.path: /nowhere is not a folder") and refused.count("\n") == 1
+    assert refused.endswith("for an estimate here, name a copy with --set documents.path=FOLDER\n")
+    arguments += ["--set", "documents.path=examples/documents"]
+    assert cli.call(arguments) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].split() == ["Task", "Tokens", "PFLOP", "GPU-hours", "LLM", "tokens"]
+    assert any(line.startswith("About ") and "NVIDIA-A100-SXM4-40GB" in line for line in printed)
+    assert cli.call([*arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["peak_flops"] == 312e12 and told["tasks"][1]["task"] == "inject" and told["assumptions"]
+    assert cli.call([*arguments, "--set", "model.source=org/unknown"]) == 2
+    assert "nothing on this machine tells the size of org/unknown" in capsys.readouterr().err
