@@ -161,6 +161,22 @@ def test_every_task_on_a_cluster_mounts_the_state_volume_and_finds_the_secrets(p
         assert secret["secretName"] == "judges" and secret["keyToEnv"] == [{"secretKey": "a", "envVar": "KEY"}], name
 
 
+def test_the_ui_is_shown_numbers_and_text_of_all_and_jobs_report_and_frontier(tasks: dict[str, Any]) -> None:
+    shown = {
+        name.removeprefix("comp-"): {
+            output: artifact["artifactType"]["schemaTitle"].removeprefix("system.")
+            for output, artifact in component["outputDefinitions"]["artifacts"].items()
+        }
+        for name, component in tasks["components"].items()
+    }
+    always = {"metrics": "Metrics", "summary": "Markdown"}
+    assert shown.pop("form") == {"summary": "Markdown"}
+    assert shown["register"] == always | {"page": "HTML", "frontier": "HTML"}
+    for name, outputs in shown.items():
+        if name != "register":
+            assert outputs == always | ({"job": "Artifact"} if name.startswith(("inject", "align")) else {}), name
+
+
 def test_tasks_run_as_the_user_of_our_images(pods: dict[str, Any]) -> None:
     for name, pod in pods.items():
         context = pod["securityContext"]
