@@ -14,8 +14,11 @@ from iar.methods.job_spec import USER
 from iar.pipelines.post_training import build, compile_pipeline, compiled_pipeline
 from iar.services.form import COMPILED, FIELDS
 from iar.services.pipeline_resources import kubernetes_resources
+from iar.services.run_files import load_run_file
 from tests.crd_schemas import check, needs_crds
 
+ROOT = Path(__file__).parents[1]
+RUN_FILES = [*sorted((ROOT / "pipelines/runs").glob("*.yaml")), *sorted(ROOT.glob("manifests/overlays/*/run.yaml"))]
 GOLDEN = Path(__file__).parent / "golden" / "post_training.yaml"
 
 
@@ -269,3 +272,15 @@ def test_the_resources_fit_kubeflows_definitions(tmp_path: Path, name: str) -> N
     for resource in yaml.safe_load_all(resources(tmp_path, name)):
         check(resource)
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", resource["metadata"]["name"])
+
+
+@needs_crds
+@pytest.mark.parametrize("path", RUN_FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_run_file_makes_resources_that_kubeflow_takes(path: Path) -> None:
+    run_file = load_run_file(path, ["platform.backend=kubeflow"])
+    text = kubernetes_resources(run_file, compiled_pipeline(run_file), "iar")
+    pipeline, version = yaml.safe_load_all(text)
+    check(pipeline)
+    check(version)
+    # etcd takes no object above 1.5 MiB, nor Argo CD one that kubectl cannot annotate with itself.
+    assert len(text) < 256 * 1024
