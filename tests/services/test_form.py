@@ -162,7 +162,7 @@ def test_the_task_gives_the_others_the_effective_run_file_and_the_nodes(compiled
     from kfp import local
 
     local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path), raise_on_error=True)
-    with kfp_mended():
+    with kfp_mended(tmp_path / "log.txt"):
         task = form(compiled=compiled.canonical(), **EMPTY | FILLED)
         assert RunFile.model_validate_json(task.outputs["run_file"]) == fill(compiled, **FILLED)
         assert task.outputs["node_selector"] == {"nvidia.com/gpu.product": "NVIDIA-H100", "pool": "b"}
