@@ -12,6 +12,7 @@ def align(
     base: str,
     metrics: dsl.Output[dsl.Metrics],
     summary: dsl.Output[dsl.Markdown],
+    job: dsl.Output[dsl.Artifact],
     task_config: dsl.TaskConfig,
     name: str,
     start: str = "",
@@ -20,4 +21,4 @@ def align(
     from iar.services.task_process import run_component
 
     inputs = {"data": data, "base": base, "start": start}
-    return run_component("align", run_file, inputs, metrics, summary, name=name, task_config=vars(task_config))
+    return run_component("align", run_file, inputs, metrics, summary, name=name, task_config=vars(task_config), job=job)

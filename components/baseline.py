@@ -11,6 +11,7 @@ def baseline(
     base: str,
     metrics: dsl.Output[dsl.Metrics],
     summary: dsl.Output[dsl.Markdown],
+    job: dsl.Output[dsl.Artifact],
     task_config: dsl.TaskConfig,
     name: str,
     recipe: str,
@@ -24,4 +25,6 @@ def baseline(
 
     inputs = {"data": data, "base": base, "inject": inject, "tuned": tuned, "vanilla": vanilla}
     given = vars(task_config)
-    return run_component("baseline", run_file, inputs, metrics, summary, name=name, recipe=recipe, task_config=given)
+    return run_component(
+        "baseline", run_file, inputs, metrics, summary, name=name, recipe=recipe, task_config=given, job=job
+    )

@@ -12,10 +12,11 @@ def inject(
     base: str,
     metrics: dsl.Output[dsl.Metrics],
     summary: dsl.Output[dsl.Markdown],
+    job: dsl.Output[dsl.Artifact],
     task_config: dsl.TaskConfig,
 ) -> str:
     """Train theta_0 to reconstruct the documents: theta_I."""
     from iar.services.task_process import run_component
 
     inputs = {"data": data, "base": base}
-    return run_component("inject", run_file, inputs, metrics, summary, task_config=vars(task_config))
+    return run_component("inject", run_file, inputs, metrics, summary, task_config=vars(task_config), job=job)

@@ -21,6 +21,7 @@ def register(
     metrics: dsl.Output[dsl.Metrics],
     summary: dsl.Output[dsl.Markdown],
     page: dsl.Output[dsl.HTML],
+    frontier: dsl.Output[dsl.HTML],
     baselines: list[str] = [],  # noqa: B006
     baseline_scores: str = "",
 ) -> str:
@@ -32,4 +33,4 @@ def register(
         "candidates": candidates, "scores": scores, "selector": selector, "locked_test": locked_test,
         "baselines": baselines, "baseline_scores": baseline_scores,
     }  # fmt: skip
-    return run_component("register", run_file, inputs, metrics, summary, page=page)
+    return run_component("register", run_file, inputs, metrics, summary, page=page, frontier=frontier)

@@ -9,6 +9,7 @@ from kfp import compiler, dsl
 from iar.components.align import align
 from iar.components.base_model import base_model
 from iar.components.baseline import baseline
+from iar.components.form import form
 from iar.components.inject import inject
 from iar.components.judge_eval import judge_eval
 from iar.components.locked_test import locked_test
@@ -16,27 +17,56 @@ from iar.components.merge_candidate import merge_candidate
 from iar.components.qa_build import qa_build
 from iar.components.register import register
 from iar.components.selector import selector
-from iar.config import PlatformSection, RunFile
-from iar.methods.job_spec import STATE
+from iar.config import PlatformSection, PoolSection, RunFile
+from iar.methods.job_spec import STATE, USER
 from iar.services.stage_keys import RECIPES
 
 
 def build(settings: RunFile) -> Any:
-    """Return the pipeline of a run file; its one parameter is the run file's text."""
-    shards = settings.platform.candidate_shards
-
-    def task(component: Any, name: str, /, **inputs: Any) -> Any:
-        made = component(**inputs).set_display_name(name).set_caching_options(False)
-        made.set_container_image(settings.platform.image)
-        if settings.platform.backend == "kubeflow":
-            _on_cluster(made, settings.platform, _processes(component, settings.platform))
-        return made.outputs["Output"]
+    """Return the pipeline compiled for a run file; its parameters are a form whose fields may all stay empty."""
+    platform = settings.platform
+    shards = platform.candidate_shards
 
     @dsl.pipeline(name="iar-post-training", description="Inject, Align, Recover: documents into a model's weights.")
-    def post_training(run_file: str = settings.canonical()) -> None:
-        base = task(base_model, "base-model", run_file=run_file)
-        data = task(qa_build, "qa-build", run_file=run_file)
-        common = {"run_file": run_file, "data": data, "base": base}
+    def post_training(
+        run_file: str = "",
+        model: str = "",
+        documents: str = "",
+        recipe: str = "",
+        inject_epochs: int = 0,
+        align_epochs: int = 0,
+        gpu_pool: str = "",
+        experiment: str = "",
+    ) -> None:
+        """Compile the tasks; an empty field or 0 means what the run file says.
+
+        Args:
+            run_file: Run file as text, or where it lies: /state/..., https://... or s3://...; empty = the compiled one.
+            model: Instruct model: known name, folder or hub id.
+            documents: Folder of the documents, on the state volume.
+            recipe: Rows of Inject as continuation:rewrite:instruction, such as 1:1:2.
+            inject_epochs: Epochs of Inject; 0 = as the run file says.
+            align_epochs: Epochs of Align and vanilla; 0 = as the run file says.
+            gpu_pool: Labels of the nodes with the GPUs, such as nvidia.com/gpu.product=NVIDIA-A100-SXM4-40GB.
+            experiment: MLflow experiment.
+        """
+        filled = form(
+            compiled=settings.canonical(), run_file=run_file, model=model, documents=documents, recipe=recipe,
+            inject_epochs=inject_epochs, align_epochs=align_epochs, gpu_pool=gpu_pool, experiment=experiment,
+        )  # fmt: skip
+        _place(filled, "run-file", platform)
+        effective, nodes = filled.outputs["run_file"], filled.outputs["node_selector"]
+
+        def task(component: Any, name: str, /, **inputs: Any) -> Any:
+            made = component(run_file=effective, **inputs)
+            _place(made, name, platform)
+            if component in (judge_eval, locked_test) and platform.backend == "kubeflow":
+                _on_gpu(made, platform.pool, nodes)
+            return made.outputs["Output"]
+
+        base = task(base_model, "base-model")
+        data = task(qa_build, "qa-build")
+        common = {"data": data, "base": base}
 
         injected = task(inject, "inject", **common)
         tuned = task(align, "align", name="align", start=injected, **common)
@@ -49,7 +79,7 @@ def build(settings: RunFile) -> Any:
         for shard in range(1, shards + 1):
             name = f"merge-candidate-{shard}"
             part = {"name": name, "shard": shard, "shards": shards}
-            candidates.append(task(merge_candidate, name, run_file=run_file, base=base, tuned=tuned, **part))
+            candidates.append(task(merge_candidate, name, base=base, tuned=tuned, **part))
             name = f"judge-eval-candidates-{shard}"
             scores.append(task(judge_eval, name, name=name, candidates=candidates[-1], **common))
 
@@ -61,13 +91,13 @@ def build(settings: RunFile) -> Any:
                 continue
             name = f"baseline-{recipe}"
             needed = {role: available[role] for role in RECIPES[recipe].needs}
-            made.append(task(baseline, name, run_file=run_file, name=name, recipe=recipe, **needed))
+            made.append(task(baseline, name, name=name, recipe=recipe, **needed))
         if made:
             name = "judge-eval-baselines"
             beside["baseline_scores"] = task(judge_eval, name, name=name, baselines=made, **common)
 
         judged = {"references": references, "candidates": candidates, "scores": scores}
-        pick = task(selector, "selector", run_file=run_file, data=data, **judged, **beside)
+        pick = task(selector, "selector", data=data, **judged, **beside)
         if made:
             beside["baselines"] = made
         tested = task(locked_test, "locked-test", selector=pick, **judged, **trained, **common, **beside)
@@ -77,30 +107,32 @@ def build(settings: RunFile) -> Any:
     return post_training
 
 
-def _processes(component: Any, platform: PlatformSection) -> int:
-    """Return the processes on GPUs that one node of a task has; of a training they are its job's."""
-    if component in (inject, align, baseline):
-        return platform.processes // platform.pool.nodes
-    return 1 if component in (judge_eval, locked_test) else 0
+def _place(task: Any, name: str, platform: PlatformSection) -> None:
+    """Name a task and its image; on a cluster give it the state volume, the secrets and the user of our images.
 
-
-def _on_cluster(task: Any, platform: PlatformSection, processes: int) -> None:
-    """Give a task the state volume and the secrets, and what its processes need on the pool."""
+    A task that trains asks for nothing else: its job takes the pool from the run file.
+    """
+    task.set_display_name(name).set_caching_options(False).set_container_image(platform.image)
+    if platform.backend != "kubeflow":
+        return
     from kfp import kubernetes
 
-    pool = platform.pool
-    kubernetes.mount_pvc(task, pvc_name=pool.state_claim, mount_path=STATE)
-    for variable, place in pool.secrets.items():
+    kubernetes.set_security_context(task, run_as_user=USER, run_as_group=USER, run_as_non_root=True)
+    kubernetes.mount_pvc(task, pvc_name=platform.pool.state_claim, mount_path=STATE)
+    for variable, place in platform.pool.secrets.items():
         secret, _, key = place.partition("/")
         kubernetes.use_secret_as_env(task, secret_name=secret, secret_key_to_env={key: variable})
-    if not processes:
-        return
-    cpus, memory = f"{pool.cpus_per_process * processes:g}", f"{pool.memory_gb_per_process * processes:g}Gi"
+
+
+def _on_gpu(task: Any, pool: PoolSection, nodes: Any) -> None:
+    """Let a task that generates replies have one GPU, on the nodes that the run file or the form names."""
+    from kfp import kubernetes
+
+    cpus, memory = f"{pool.cpus_per_process:g}", f"{pool.memory_gb_per_process:g}Gi"
     task.set_cpu_request(cpus).set_cpu_limit(cpus).set_memory_request(memory).set_memory_limit(memory)
     if pool.gpu:
-        task.set_accelerator_type(pool.gpu).set_accelerator_limit(processes)
-    for label, value in pool.node_selector.items():
-        kubernetes.add_node_selector(task, label_key=label, label_value=value)
+        task.set_accelerator_type(pool.gpu).set_accelerator_limit(1)
+    kubernetes.add_node_selector_json(task, nodes)
     for key in pool.tolerations:
         kubernetes.add_toleration(task, key=key, operator="Exists", effect="NoSchedule")
 

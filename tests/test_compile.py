@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,19 @@ import pytest
 import yaml
 
 from iar.config import RunFile
+from iar.methods.job_spec import USER
 from iar.pipelines.post_training import build, compile_pipeline, compiled_pipeline
+from iar.services.form import COMPILED, FIELDS
 from iar.services.pipeline_resources import kubernetes_resources
+from iar.services.run_files import load_run_file
 from tests.crd_schemas import check, needs_crds
 
+ROOT = Path(__file__).parents[1]
+RUN_FILES = [*sorted((ROOT / "pipelines/runs").glob("*.yaml")), *sorted(ROOT.glob("manifests/overlays/*/run.yaml"))]
 GOLDEN = Path(__file__).parent / "golden" / "post_training.yaml"
 
 
-def compiled(folder: Path, shards: int = 2) -> bytes:
+def golden_settings(shards: int = 2) -> RunFile:
     settings: dict[str, Any] = {
         "candidate_shards": shards,
         "image": "registry.example/iar:1",
@@ -24,8 +30,11 @@ def compiled(folder: Path, shards: int = 2) -> bytes:
         "processes": 16,
     }
     settings["pool"] = {"nodes": 2, "secrets": {"KEY": "judges/a"}}
-    run_file = RunFile.model_validate({"run": {"name": "golden"}, "documents": {"path": "docs"}, "platform": settings})
-    compile_pipeline(run_file, folder / "pipeline.yaml")
+    return RunFile.model_validate({"run": {"name": "golden"}, "documents": {"path": "docs"}, "platform": settings})
+
+
+def compiled(folder: Path, shards: int = 2) -> bytes:
+    compile_pipeline(golden_settings(shards), folder / "pipeline.yaml")
     return (folder / "pipeline.yaml").read_bytes()
 
 
@@ -58,8 +67,9 @@ def test_every_task_has_a_readable_name_and_kfp_caches_none(tasks: dict[str, Any
     names = {task["taskInfo"]["name"] for task in dag.values()}
     shards = range(1, 13)
     assert names == {
-        "base-model", "qa-build", "inject", "align", "vanilla", "judge-eval-references", "selector", "locked-test",
-        "register", *(f"merge-candidate-{n}" for n in shards), *(f"judge-eval-candidates-{n}" for n in shards),
+        "run-file", "base-model", "qa-build", "inject", "align", "vanilla", "judge-eval-references", "selector",
+        "locked-test", "register",
+        *(f"merge-candidate-{n}" for n in shards), *(f"judge-eval-candidates-{n}" for n in shards),
     }  # fmt: skip
     assert not any(task["cachingOptions"].get("enableCache") for task in dag.values())
 
@@ -87,10 +97,62 @@ def test_every_component_runs_in_the_image_of_the_run_file_and_installs_nothing(
     assert not any("pip install" in part for container in containers for part in container["command"])
 
 
-def test_the_run_file_is_the_only_parameter(tasks: dict[str, Any]) -> None:
+def test_the_form_is_short_typed_explained_and_may_stay_empty(tasks: dict[str, Any]) -> None:
     parameters = tasks["root"]["inputDefinitions"]["parameters"]
-    assert list(parameters) == ["run_file"]
-    assert RunFile.model_validate_json(parameters["run_file"]["defaultValue"]).run.name == "golden"
+    assert set(parameters) == {"run_file", *FIELDS}
+    for name, parameter in parameters.items():
+        number = name.endswith("epochs")
+        assert parameter["parameterType"] == ("NUMBER_INTEGER" if number else "STRING")
+        assert parameter["isOptional"] and not parameter["defaultValue"] and parameter["description"], name
+
+
+def test_all_tasks_are_given_what_the_form_makes_of_the_compiled_run_file(tasks: dict[str, Any]) -> None:
+    dag = dict(tasks["root"]["dag"]["tasks"])
+    form = dag.pop("form")["inputs"]["parameters"]
+    assert RunFile.model_validate_json(form.pop("compiled")["runtimeValue"]["constant"]).run.name == "golden"
+    assert {name: given["componentInputParameter"] for name, given in form.items()} == {name: name for name in form}
+    for name, task in dag.items():
+        given = task["inputs"]["parameters"]["run_file"]
+        assert given == {"taskOutputParameter": {"outputParameterKey": "run_file", "producerTask": "form"}}, name
+
+
+CHANGED: dict[str, Any] = {
+    "baselines.recipes": ["replay"],
+    "platform.backend": "local",
+    "platform.candidate_shards": 3,
+    "platform.pool.cpus_per_process": 3,
+    "platform.pool.memory_gb_per_process": 3,
+    "platform.pool.secrets": {},
+    "platform.pool.tolerations": ["other"],
+    "inject.recipe": "1:1:2",
+    "inject.epochs": 5,
+    "align.epochs": 5,
+    "platform.pool.job": "trainjob",
+    "platform.pool.node_selector": {"a": "b"},
+    "platform.pool.nodes": 1,
+    "platform.processes": 8,
+}
+
+
+@cache
+def tasks_compiled_for(*changed: str) -> str:
+    """Return the pipeline of the golden run file with other values, without the run file itself."""
+    data = golden_settings().model_dump(mode="json")
+    for key in changed:
+        *sections, name = key.split(".")
+        reduce(lambda part, section: part[section], sections, data)[name] = CHANGED.get(key, "other")
+    settings = RunFile.model_validate(data)
+    return compiled_pipeline(settings).replace(settings.canonical(), "")
+
+
+def test_what_a_form_may_change_is_in_no_compiled_task() -> None:
+    free = [*FIELDS.values(), "platform.pool.job", "platform.pool.nodes", "platform.processes", "platform.pool.queue"]
+    assert tasks_compiled_for(*free) == tasks_compiled_for()
+
+
+@pytest.mark.parametrize("key", COMPILED)
+def test_what_a_form_may_not_change_is_in_the_compiled_tasks(key: str) -> None:
+    assert tasks_compiled_for(key) != tasks_compiled_for()
 
 
 def test_every_task_on_a_cluster_mounts_the_state_volume_and_finds_the_secrets(pods: dict[str, Any]) -> None:
@@ -102,23 +164,50 @@ def test_every_task_on_a_cluster_mounts_the_state_volume_and_finds_the_secrets(p
         assert secret["secretName"] == "judges" and secret["keyToEnv"] == [{"secretKey": "a", "envVar": "KEY"}], name
 
 
-def test_training_hands_what_it_asks_for_to_its_job_and_evaluation_takes_one_gpu(
+def test_the_ui_is_shown_numbers_and_text_of_all_and_jobs_report_and_frontier(tasks: dict[str, Any]) -> None:
+    shown = {
+        name.removeprefix("comp-"): {
+            output: artifact["artifactType"]["schemaTitle"].removeprefix("system.")
+            for output, artifact in component["outputDefinitions"]["artifacts"].items()
+        }
+        for name, component in tasks["components"].items()
+    }
+    always = {"metrics": "Metrics", "summary": "Markdown"}
+    assert shown.pop("form") == {"summary": "Markdown"}
+    assert shown["register"] == always | {"page": "HTML", "frontier": "HTML"}
+    for name, outputs in shown.items():
+        if name != "register":
+            assert outputs == always | ({"job": "Artifact"} if name.startswith(("inject", "align")) else {}), name
+
+
+def test_tasks_run_as_the_user_of_our_images(pods: dict[str, Any]) -> None:
+    for name, pod in pods.items():
+        context = pod["securityContext"]
+        assert context == {"runAsUser": str(USER), "runAsGroup": str(USER), "runAsNonRoot": True}, name
+
+
+def test_evaluation_takes_one_gpu_and_training_leaves_them_to_its_job(
     tasks: dict[str, Any], pods: dict[str, Any]
 ) -> None:
     components = tasks["components"]
+    nodes = {"taskOutputParameter": {"outputParameterKey": "node_selector", "producerTask": "form"}}
     for name, executor in tasks["deploymentSpec"]["executors"].items():
         name = name.removeprefix("exec-")
-        asked = executor["container"].get("resources", {}).get("accelerator", {}).get("resourceCount")
+        resources, pod = executor["container"].get("resources", {}), pods.get(name, {})
         passed = {one["field"]: one.get("applyToTask", False) for one in components[f"comp-{name}"].get(
             "taskConfigPassthroughs", ())}  # fmt: skip
         trains = name.startswith(("inject", "align", "baseline"))
-        assert asked == ("8" if trains else "1" if name.startswith(("judge-eval", "locked-test")) else None), name
+        if name.startswith(("judge-eval", "locked-test")):
+            assert resources["accelerator"]["resourceCount"] == "1" and resources["resourceMemoryLimit"] == "96Gi", name
+            assert not pod or pod["nodeSelector"] == {"nodeSelectorJson": nodes}, name
+        else:
+            # Without these a launcher starts anywhere, however old Kubeflow is; its job has them from the run file.
+            assert not resources and "nodeSelector" not in pod and "tolerations" not in pod, name
         assert bool(passed) == trains, name
         if trains:
-            # The launcher's own pod asks for no GPU and stands anywhere, but sees the same volume and variables.
+            # What others set on a task goes to its job; the launcher itself sees the same volume and variables.
             assert not passed["RESOURCES"] and not passed["KUBERNETES_NODE_SELECTOR"], name
             assert passed["KUBERNETES_VOLUMES"] and passed["ENV"], name
-    assert "nodeSelector" in pods["judge-eval"] and "nodeSelector" not in pods["merge-candidate"]
 
 
 def test_a_local_pipeline_says_nothing_of_kubernetes(tmp_path: Path) -> None:
@@ -183,3 +272,15 @@ def test_the_resources_fit_kubeflows_definitions(tmp_path: Path, name: str) -> N
     for resource in yaml.safe_load_all(resources(tmp_path, name)):
         check(resource)
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", resource["metadata"]["name"])
+
+
+@needs_crds
+@pytest.mark.parametrize("path", RUN_FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_run_file_makes_resources_that_kubeflow_takes(path: Path) -> None:
+    run_file = load_run_file(path, ["platform.backend=kubeflow"])
+    text = kubernetes_resources(run_file, compiled_pipeline(run_file), "iar")
+    pipeline, version = yaml.safe_load_all(text)
+    check(pipeline)
+    check(version)
+    # etcd takes no object above 1.5 MiB, nor Argo CD one that kubectl cannot annotate with itself.
+    assert len(text) < 256 * 1024

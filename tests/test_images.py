@@ -1,8 +1,12 @@
 """The Containerfiles, read as text: pinned, non-root, offline at run time, and true to pyproject.toml."""
 
+import os
 import re
 import runpy
 import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -128,3 +132,66 @@ def test_requirements_are_those_of_pyproject() -> None:
     assert requirements(text, ["cluster"])[-len(EXTRAS["cluster"]) :] == EXTRAS["cluster"]
     with pytest.raises(KeyError, match="no-such-extra"):
         requirements(text, ["no-such-extra"])
+
+
+@each_image
+def test_hadolint_finds_nothing(path: Path) -> None:
+    hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if not hadolint:
+        pytest.skip("hadolint is not installed")
+    done = subprocess.run([hadolint, "--no-color", path], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("", 0)
+
+
+@each_image
+def test_an_exception_from_a_linter_has_its_reason(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith("# hadolint ignore="):
+            assert len(lines[number - 1]) > 20 and lines[number - 1].startswith("# ")
+        if "checkov:skip" in line:
+            assert re.fullmatch(r"# checkov:skip=CKV_DOCKER_\d+: .{20,}", line)
+
+
+@pytest.mark.slow
+def test_the_install_lines_of_the_data_image_work(tmp_path: Path) -> None:
+    # Its RUN lines in folders of this machine instead of an image's, with the CPU build of torch.
+    path = ROOT / "images" / "data" / "Containerfile"
+    build, venv = tmp_path / "build", tmp_path / "venv"
+    build.mkdir()
+    environment = os.environ | {
+        "TORCH_VERSION": "2.13.0+cpu",
+        "TORCH_INDEX": "",
+        "PATH": f"{venv}/bin:{os.environ['PATH']}",
+    }
+    environment = {name: value for name, value in environment.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+
+    def here(text: str) -> str:
+        return text.replace("/opt/venv", str(venv)).replace("/dist", str(tmp_path / "dist"))
+
+    ran = 0
+    for name, arguments in instructions(path):
+        if name == "COPY" and not arguments.startswith("--from=") and "examples/" not in arguments:
+            *sources, target = arguments.split()
+            for source in sources:
+                place = build / target / (Path(source).name if target == "./" else "")
+                copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
+                copy(ROOT / source, place)
+        if name == "RUN" and "useradd" not in arguments:
+            command = here(arguments).replace("python -m venv", f"{sys.executable} -m venv")
+            done = subprocess.run(
+                ["sh", "-ec", command], cwd=build, env=environment, capture_output=True, text=True, check=False
+            )
+            if "No matching distribution found for torch==" in done.stderr:
+                pytest.skip("the package index has no CPU build of torch")
+            assert done.returncode == 0, f"{command}: {done.stderr}"
+            ran += 1
+    assert ran == 5
+    answer = subprocess.run(
+        [venv / "bin" / "iar", "--version"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*\n", answer.stdout)
+    checked = subprocess.run(
+        [venv / "bin" / "iar", "doctor"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert re.search(r"pass +packages: \d+ packages in the declared versions", checked.stdout), checked.stdout

@@ -1,5 +1,6 @@
 """The Kubernetes manifests as kubectl renders them: confined pods, pinned images, secrets by reference only."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -214,6 +215,49 @@ def test_custom_resources_match_their_schemas(overlay: str) -> None:
     )
     for resource in known:
         check(resource)
+
+
+@each_overlay
+def test_what_a_scanner_looks_for_beside_confinement(overlay: str) -> None:
+    for resource in render(overlay):
+        template = resource.get("spec", {}).get("template")
+        if not template:
+            continue
+        kind, name, pod = resource["kind"], resource["metadata"]["name"], template["spec"]
+        excepted = " ".join(resource["metadata"].get("annotations", {}).values())
+        # A number that no account of a node has.
+        assert pod["securityContext"]["runAsUser"] >= 10_000 or "CKV_K8S_40=" in excepted, name
+        assert pod["serviceAccountName"] != "default" and not pod.get("hostIPC") and not pod.get("hostNetwork"), name
+        for container in pod["containers"]:
+            assert not [port for port in container.get("ports", ()) if "hostPort" in port], name
+            serves = {"startupProbe", "readinessProbe", "livenessProbe"} <= set(container)
+            assert serves == (kind in ("Deployment", "StatefulSet")), name
+        if kind == "Job":
+            assert resource["spec"]["activeDeadlineSeconds"] and "backoffLimit" in resource["spec"], name
+
+
+def test_every_exception_from_the_scan_has_its_reason_where_the_scanner_reads_it() -> None:
+    lines = (ROOT / ".checkov.yaml").read_text(encoding="utf-8").splitlines()
+    skipped = [number for number, line in enumerate(lines) if line.strip().startswith("- CKV")]
+    assert len(skipped) == len(yaml.safe_load("\n".join(lines))["skip-check"]) == 3
+    for number in skipped:
+        assert lines[number - 1].strip().startswith("#"), lines[number]
+    for overlay in OVERLAYS:
+        for resource in render(overlay):
+            for key, value in resource["metadata"].get("annotations", {}).items():
+                assert not key.startswith("checkov.io/") or re.fullmatch(r"CKV_K8S_\d+=.{20,}", value), value
+
+
+@pytest.mark.slow
+@each_overlay
+def test_checkov_finds_nothing(overlay: str, tmp_path: Path) -> None:
+    if not shutil.which("checkov"):
+        pytest.skip("checkov is not installed; docs/security.md says how")
+    (tmp_path / f"{overlay}.yaml").write_text(yaml.safe_dump_all(render(overlay)))
+    command = ["checkov", "-d", tmp_path, "--config-file", ROOT / ".checkov.yaml", "--skip-download", "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)["summary"]
+    assert (found["failed"], found["parsing_errors"], found["passed"] > 200) == (0, 0, True), done.stdout
 
 
 @each_overlay

@@ -219,6 +219,9 @@ def doctor(
     namespace: Namespace = "",
     host: Host = "",
     s3: Annotated[str, typer.Option("--s3", metavar="s3://BUCKET/PREFIX", help="A store to check beside it.")] = "",
+    reap: Annotated[
+        bool, typer.Option("--reap", help="Delete training jobs that a run left behind, only that.")
+    ] = False,
     set_: Set = None,
     state: State = None,
     as_json: AsJson = False,
@@ -228,11 +231,14 @@ def doctor(
 
     from iar.console import open_console, print_check
 
+    if reap and not cluster:
+        raise UserError("--reap deletes jobs on a cluster; give --cluster with it")
     run_file = load(run_yaml, set_, state) if run_yaml else None
     if cluster:
-        from iar.services.doctor_cluster import examine_cluster
+        from iar.services import doctor_cluster
 
-        findings = examine_cluster(run_file, namespace, host, s3)
+        looked = doctor_cluster.examine_cluster(run_file, namespace, host, s3)
+        findings = doctor_cluster.reap(namespace) if reap else looked
     else:
         from iar.services.doctor import examine
 

@@ -57,6 +57,16 @@ def test_every_run_file_makes_a_job_that_the_cluster_takes(path: Path, job: str)
     check(training_job("/state/work/align-0123456789abcdef", ["python"], run_file.platform, given).manifest())
 
 
+@each_kind
+@pytest.mark.parametrize("path", RUN_FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_the_pods_of_every_run_files_job_fit_kubernetes_own_schema(path: Path, job: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate").validate
+    run_file = load_run_file(path, [f"platform.pool.job={job}", "platform.pool.secrets={A: b/c}"])
+    manifest = training_job("/state/work/align-0", ["python"], run_file.platform, TaskSettings()).manifest()
+    template = (pod_of if job == "pytorchjob" else patched_pod_of)(manifest)
+    validate({"apiVersion": "v1", "kind": "Pod"} | template, "1.30", strict=True)
+
+
 @needs_crds
 @each_kind
 def test_every_setting_of_the_pool_has_its_place_in_the_schema(job: str) -> None:

@@ -18,10 +18,11 @@ REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 @attrs.define(kw_only=True)
 class Cluster(KubernetesEmulator):
     """An emulator that also answers access reviews: all is allowed but what `denied` names as "verb resource"; and
-    that forbids reading the paths in `closed`."""
+    that forbids reading the paths in `closed` and deleting those in `kept`."""
 
     denied: set[str] = attrs.field(factory=set)
     closed: set[str] = attrs.field(factory=set)
+    kept: set[str] = attrs.field(factory=set)
     reviewed: list[dict[str, Any]] = attrs.field(factory=list)
 
     async def _handle(self, request: Any) -> aiohttp.web.StreamResponse:
@@ -31,7 +32,7 @@ class Cluster(KubernetesEmulator):
             part = f"/{asked['subresource']}" if asked["subresource"] else ""
             allowed = f"{asked['verb']} {asked['resource']}{part}" not in self.denied
             return aiohttp.web.json_response({"status": {"allowed": allowed}}, status=201)
-        if request.url.path in self.closed:
+        if request.url.path in (self.kept if request.method.value == "DELETE" else self.closed):
             return aiohttp.web.json_response({"kind": "Status", "code": 403}, status=403)
         return await super()._handle(request)
 

@@ -9,16 +9,19 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import kmock
 import pytest
+import yaml
 
 from iar.config import PoolSection
 from iar.errors import PermanentError, TemporaryError, UserError
 from iar.methods.job_spec import KINDS
 from iar.services import jobs
 from iar.services.launcher import run_job
+from iar.services.task_settings import hand_on
 from tests.services.kube import HOUR, MINUTE, NAMESPACE, PODS, World, emulator
 
 Script = Callable[[World], None]
@@ -452,6 +455,41 @@ def test_the_job_belongs_to_the_workflow_of_its_launcher(plain: World, monkeypat
     metadata = plain.job()["metadata"]
     assert dict(metadata)["ownerReferences"] == [{key: owner[key] for key in ("apiVersion", "kind", "name", "uid")}]
     assert metadata["labels"]["pipeline/runid"] == "r"
+
+
+def test_a_job_that_another_run_left_becomes_this_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The workflow of the other run is gone, or its job would go with it, or be taken for one that nobody needs.
+    owner = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run-new", "uid": "new"}
+    about = {"name": "launcher", "labels": {"pipeline/runid": "new"}, "ownerReferences": [owner]}
+    world.api.objects[PODS, NAMESPACE, "launcher"] = {"metadata": about}
+    monkeypatch.setenv("KFP_POD_NAME", "launcher")
+    labels = world.spec.manifest()["metadata"]["labels"] | {"pipeline/runid": "old"}
+    world.put_job("Running", labels=labels, ownerReferences=[owner | {"name": "run-old", "uid": "old"}])
+    seen: list[Any] = []
+
+    def script(world: World) -> None:
+        seen.append(dict(world.job()["metadata"]))
+        world.result = True
+        world.becomes(done(world))
+
+    world.script = script
+    launch(world)
+    assert world.created() == 0
+    assert seen[-1]["ownerReferences"] == [owner]
+    assert dict(seen[-1]["labels"]) == labels | {"pipeline/runid": "new"}
+
+
+def test_the_job_is_shown_as_the_file_that_the_ui_shows(
+    plain: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IAR_JOB_MANIFEST", "")
+    monkeypatch.setenv("IAR_TASK_SETTINGS", "{}")
+    shown = tmp_path / "outputs" / "job"
+    hand_on({}, str(shown))
+    assert shown.read_text().startswith("# No job was launched: ")
+    plain.script = once(plain, lambda world: None)
+    launch(plain)
+    assert yaml.safe_load(shown.read_text()) == plain.spec.manifest()
 
 
 def test_outside_a_cluster_the_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

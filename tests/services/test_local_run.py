@@ -18,6 +18,7 @@ import pytest
 from iar.config import ModelSection, RunFile, SelectSection
 from iar.errors import IarError, NoFeasibleCandidate, PermanentError, TemporaryError, UserError
 from iar.services import local_run
+from iar.services.guards import kfp_mended
 from iar.services.local_run import RunResult, check_disk
 from iar.services.progress import Event
 from iar.services.runs import find_run, read_status
@@ -119,6 +120,23 @@ def test_a_second_run_reuses_everything_quickly(finished: Finished) -> None:
     assert all(stage["reused"] and stage["state"] == "done" for stage in status["stages"])
 
 
+def test_what_a_form_starts_is_reused_by_the_run_file_written_out(world: World, tmp_path: Path) -> None:
+    from kfp import local
+
+    from iar.pipelines.post_training import build
+
+    world.set(IAR_STATE=str(world.state))
+    local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "kfp"), raise_on_error=True)
+    with kfp_mended(tmp_path / "log.txt"):
+        build(world.settings)(inject_epochs=5, experiment="night")
+    sections = world.settings.model_dump(mode="json")
+    sections["inject"]["epochs"], sections["register"]["experiment"] = 5, "night"
+    written = RunFile.model_validate(sections)
+    assert [path.name for path in (world.state / "runs").iterdir()] == [written.run_id]
+    result = local_run.run(written)
+    assert (result.reused, len(world.calls())) == (TASKS, TASKS)
+
+
 def test_no_feasible_candidate_is_a_result_with_a_report(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUMMY_PICK", "")
     other = {"select": SelectSection(tolerance_points=2.0)}
@@ -155,6 +173,7 @@ import sys
 from iar.config import RunFile
 from iar.errors import IarError
 from iar.services import local_run
+from iar.services.guards import kfp_mended
 try:
     local_run.run(RunFile.model_validate_json(sys.argv[1]))
 except IarError as error:

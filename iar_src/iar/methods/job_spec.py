@@ -22,6 +22,8 @@ USER = 10001
 MANAGER = "iar"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 KEY = "iar/key"
+# Kubeflow's own, on all that a run makes: the run's id.
+RUN_LABEL = "pipeline/runid"
 QUEUE = "kueue.x-k8s.io/queue-name"
 # A job's object stays this long, for whoever wants to look at it.
 KEPT_SECONDS = 86_400

@@ -1,7 +1,7 @@
 """Preflight of a cluster: what runs, training jobs and their servers need there, each finding with its fix."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,6 +11,7 @@ from iar.errors import IarError, TemporaryError, UserError
 from iar.services.doctor import check_endpoint, check_tracking, endpoints
 from iar.services.findings import Check, guarded
 from iar.services.kubeflow import Kubeflow
+from iar.services.orphans import check_orphans
 
 ANSWER_SECONDS = 10
 NAMESPACE = "iar"
@@ -21,7 +22,7 @@ DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 SHARED = {"ReadWriteMany"}
 # What the launcher and whoever reads its logs do: API group, resource, verbs.
 RIGHTS = (
-    ("kubeflow.org", "pytorchjobs", ("create", "get", "list", "watch", "delete")),
+    ("kubeflow.org", "pytorchjobs", ("create", "get", "watch", "patch", "delete")),
     ("", "pods", ("get", "list", "watch")),
     ("", "pods/log", ("get",)),
 )
@@ -78,6 +79,10 @@ class Cluster:
         about = self.get(f"/apis/{group}") or {}
         return [version["version"] for version in about.get("versions", ())]
 
+    def delete(self, path: str, preconditions: dict[str, Any]) -> None:
+        """Delete what is at a path, its dependents first, if it is still as the preconditions say."""
+        self._call("DELETE", path, {"propagationPolicy": "Foreground", "preconditions": preconditions})
+
     def _call(self, verb: str, path: str, body: Any = None) -> Any:
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
@@ -103,14 +108,7 @@ def examine_cluster(run_file: RunFile | None, namespace: str, host: str, s3: str
 
     `host` is Kubeflow Pipelines, `s3` a place such as s3://bucket/prefix, "" = not looked at.
     """
-    try:
-        cluster = Cluster(namespace or NAMESPACE)
-        version = cluster.get("/version") or {}
-        yield Check("kubernetes", "pass", f"{version.get('gitVersion', 'unknown version')} at {cluster.host}")
-    except IarError as error:
-        yield Check("kubernetes", "fail", str(error), "set KUBECONFIG, check its context, or run this in a pod")
-    else:
-        yield from _examine_api(cluster, run_file)
+    yield from _with_api(namespace, lambda cluster: _examine_api(cluster, run_file))
     experiment = run_file.register.experiment if run_file else "iar"
     yield from guarded("pipelines", lambda: check_pipelines(Kubeflow(host, namespace, experiment)))
     if s3:
@@ -123,6 +121,23 @@ def examine_cluster(run_file: RunFile | None, namespace: str, host: str, s3: str
             yield from guarded(role, partial(check_endpoint, role, endpoint))
 
 
+def reap(namespace: str) -> Iterator[Check]:
+    """Delete the jobs of ours that a run left behind; yield a finding for each."""
+    yield from _with_api(namespace, lambda cluster: check_orphans(cluster, reap=True))
+
+
+def _with_api(namespace: str, look: Callable[[Cluster], Iterator[Check]]) -> Iterator[Check]:
+    """Yield whether the Kubernetes API is reached, then what a look at it finds."""
+    try:
+        cluster = Cluster(namespace or NAMESPACE)
+        version = cluster.get("/version") or {}
+        yield Check("kubernetes", "pass", f"{version.get('gitVersion', 'unknown version')} at {cluster.host}")
+    except IarError as error:
+        yield Check("kubernetes", "fail", str(error), "set KUBECONFIG, check its context, or run this in a pod")
+    else:
+        yield from look(cluster)
+
+
 def _examine_api(cluster: Cluster, run_file: RunFile | None) -> Iterator[Check]:
     yield from guarded("rights", lambda: check_rights(cluster))
     for group, versions, resource, purpose, needed in KINDS:
@@ -130,6 +145,7 @@ def _examine_api(cluster: Cluster, run_file: RunFile | None) -> Iterator[Check]:
     yield from guarded("queues", lambda: check_queues(cluster))
     yield from guarded("gpus", lambda: check_gpus(cluster))
     yield from guarded("storage", lambda: check_storage(cluster, run_file))
+    yield from check_orphans(cluster, reap=False)
 
 
 def check_rights(cluster: Cluster) -> Check:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from iar.errors import IarError, PermanentError, TemporaryError, UserError
-from iar.methods.job_spec import JobKind, JobSpec, Manifest
+from iar.methods.job_spec import RUN_LABEL, JobKind, JobSpec, Manifest
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 BUSY = (429, 500, 502, 503, 504)
@@ -23,7 +23,6 @@ ANSWER_SECONDS = 60.0
 LONGEST_PAUSE = 60.0
 # Between two looks where a watch ended early and said nothing.
 LOOK_SECONDS = 1.0
-RUN_LABEL = "pipeline/runid"
 
 
 @dataclass(frozen=True)
@@ -90,6 +89,24 @@ class Cluster:
             absent=409,
         )
         return made is not None
+
+    def adopt(self, job: Manifest) -> None:
+        """Make a job that another run left behind this run's: it no longer ends with the workflow of the other."""
+        about = job["metadata"]
+        mine = self._belonging({"labels": {}})
+        run = mine["labels"].get(RUN_LABEL)
+        if not run or (about.get("labels") or {}).get(RUN_LABEL) == run:
+            return
+        body = {"metadata": mine | ({"uid": about["uid"]} if "uid" in about else {})}
+        with contextlib.suppress(_Replaced):
+            self._asked(
+                f"patch {self.kind.kind} {about['name']}",
+                lambda wait: self.custom.patch_namespaced_custom_object(
+                    *self.jobs, about["name"], body, _request_timeout=wait
+                ),
+                absent=404,
+                replaced=409,
+            )
 
     def delete(self, job: Manifest) -> None:
         """Delete this very job and its pods; a newer one of the same name stays."""

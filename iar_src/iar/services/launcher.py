@@ -15,6 +15,7 @@ from iar.errors import IarError, PermanentError, TemporaryError, UserError
 from iar.methods.job_spec import JobSpec, Manifest, State, reason_of, state_of
 from iar.services.guards import sigterm_as_interrupt
 from iar.services.jobs import Cluster, Pace
+from iar.services.task_settings import show_manifest
 
 T = TypeVar("T")
 # A pod that is told to end is killed 30 s later: what is still to do then must be done.
@@ -50,6 +51,7 @@ def run_job(spec: JobSpec, cluster: Cluster, training: Training) -> None:
     Raises what the ranks say, TemporaryError where another try may help, and UserError where a limit of platform.pool
     was reached or somebody else's job has the name. SIGTERM and Ctrl-C delete the job and raise TemporaryError.
     """
+    show_manifest(spec.manifest())
     with sigterm_as_interrupt():
         try:
             _attempts(spec, cluster, training)
@@ -91,6 +93,7 @@ def _started(spec: JobSpec, cluster: Cluster, training: Training) -> Manifest:
         state = state_of(job)
         if not _is_going(job) and (state in ("waiting", "running") or (state == "succeeded" and training.finished())):
             print(f"training job {spec.name}: {state} ({reason_of(job)})", file=sys.stderr)
+            cluster.adopt(job)
             return job
         _remove(job, cluster, spec.pool.grace_seconds)
 

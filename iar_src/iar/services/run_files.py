@@ -1,8 +1,10 @@
-"""Reads run files: strict YAML and `--set section.key=value`, checked, every error with its line."""
+"""Reads run files: strict YAML and values set over it, checked, every error with its place."""
 
 import difflib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -19,13 +21,42 @@ def load_run_file(path: Path, overrides: Sequence[str] = ()) -> RunFile:
 
     Raises UserError with one line an error: place, key, value, fix.
     """
-    source = parse_yaml(_read(path), str(path))
-    if source.data is None:
-        raise UserError(f"{path}: the run file is empty; copy {EXAMPLE} and change it")
-    if not isinstance(source.data, dict):
-        raise UserError(f"{source.place(())}: a run file is sections such as 'run:' and 'documents:'; see {EXAMPLE}")
+    source = _sections(_read(path), str(path))
     for override in overrides:
         _override(source, override)
+    return _checked(source)
+
+
+def read_run_file(text: str, name: str, values: Mapping[str, tuple[str, Any]]) -> RunFile:
+    """Return the run file in a text that errors call `name`, with values set over it: dotted key to (place, value).
+
+    The text is YAML, or JSON as `RunFile.canonical` writes it. Raises UserError as `load_run_file` does.
+    """
+    source = _canonical(text, name) or _sections(text, name)
+    for key, (place, value) in values.items():
+        _assign(source, key, Source(value, {(): place}), place)
+    return _checked(source)
+
+
+def _sections(text: str, name: str) -> Source:
+    source = parse_yaml(text, name)
+    if source.data is None:
+        raise UserError(f"{name}: the run file is empty; copy {EXAMPLE} and change it")
+    if not isinstance(source.data, dict):
+        raise UserError(f"{source.place(())}: a run file is sections such as 'run:' and 'documents:'; see {EXAMPLE}")
+    return source
+
+
+def _canonical(text: str, name: str) -> Source | None:
+    """Return the run file that a program wrote, in which lines mean nothing; None for one that a person wrote."""
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return None
+    return Source(data, {(): name}) if isinstance(data, dict) else None
+
+
+def _checked(source: Source) -> RunFile:
     # A section whose keys are all commented out means its defaults.
     data = {name: {} if section is None else section for name, section in source.data.items()}
     try:
@@ -61,15 +92,20 @@ def _override(source: Source, override: str) -> None:
     """Set one `section.key=value` in the data; its place in later errors is the option itself."""
     place = redact(f"--set {override}")
     name, equals, text = override.partition("=")
-    keys = name.strip().split(".")
-    if not equals or not all(keys):
+    key = name.strip()
+    if not equals or not all(key.split(".")):
         raise UserError(f"{place}: must be section.key=value, such as --set inject.epochs=2")
-    value = parse_yaml(text, place, one_line=True)
+    _assign(source, key, parse_yaml(text, place, one_line=True), place)
+
+
+def _assign(source: Source, key: str, value: Source, place: str) -> None:
+    """Set the value at a dotted key, and the place that errors about it name."""
+    keys = key.split(".")
     target = source.data
-    for depth, key in enumerate(keys[:-1], 1):
-        if target.get(key) is None:
-            target[key] = {}
-        target = target[key]
+    for depth, part in enumerate(keys[:-1], 1):
+        if target.get(part) is None:
+            target[part] = {}
+        target = target[part]
         if not isinstance(target, dict):
             whole = dotted(tuple(keys[:depth]))
             raise UserError(f"{place}: {whole} is no section but a value or a list; set {whole} as a whole")

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import traceback
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,7 +33,7 @@ class MetricsOutput(Protocol):
 
 
 class FileOutput(Protocol):
-    """The part of kfp.dsl.Markdown and kfp.dsl.HTML that a component uses."""
+    """The part of kfp.dsl.Markdown, kfp.dsl.HTML and kfp.dsl.Artifact that a component uses."""
 
     path: str
 
@@ -40,16 +41,16 @@ class FileOutput(Protocol):
 def run_component(
     stage: str, run_file: str, inputs: Mapping[str, str | Sequence[str]], metrics: MetricsOutput, summary: FileOutput,
     name: str = "", shard: int = 1, shards: int = 1, page: FileOutput | None = None, recipe: str = "",
-    task_config: Mapping[str, Any] | None = None,
+    task_config: Mapping[str, Any] | None = None, job: FileOutput | None = None, frontier: FileOutput | None = None,
 ) -> str:  # fmt: skip
     """Execute a stage inside a pipeline component, show its outcome in the UI, return its reference.
 
     A list of references under a role becomes the roles <role>_1, <role>_2, ... `task_config` are the fields of a
-    dsl.TaskConfig, for the job that the stage may launch.
+    dsl.TaskConfig, for the job that the stage may launch; `job` shows its manifest.
     An error ends the process with its exit code and one line, written to the run's error.json too.
     """
     end_with_runner()
-    hand_on(task_config or {})
+    hand_on(task_config or {}, job.path if job else "")
     try:
         finished = execute(stage, run_file, dict(_by_role(inputs)), name, shard, shards, recipe)
     except Exception as error:
@@ -59,7 +60,15 @@ def run_component(
     Path(summary.path).write_text(finished.outcome.markdown, encoding="utf-8")
     if page is not None:
         Path(page.path).write_bytes((finished.ref.path / "report.html").read_bytes())
+    if frontier is not None:
+        Path(frontier.path).write_text(_image_page(finished.ref.path / "frontier.png"), encoding="utf-8")
     return str(finished.ref)
+
+
+def _image_page(image: Path) -> str:
+    """Return a page with an image in it: the UI shows pages, and no images by themselves."""
+    text = b64encode(image.read_bytes()).decode()
+    return f'<!doctype html><title>{image.stem}</title><img alt="{image.stem}" src="data:image/png;base64,{text}">\n'
 
 
 def _by_role(inputs: Mapping[str, str | Sequence[str]]) -> Iterator[tuple[str, str]]:

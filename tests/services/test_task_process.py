@@ -1,0 +1,74 @@
+"""What a task shows in the UI, and the one line with which it ends."""
+
+import sys
+from base64 import b64encode
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from iar.config import RunFile
+from iar.errors import UserError
+from iar.records import Outcome
+from iar.services.task_process import run_component
+
+
+class Shown:
+    """The outputs of a component, as kfp makes them."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        for name in ("summary", "page", "frontier", "job"):
+            setattr(self, name, SimpleNamespace(path=str(folder / name)))
+        self.folder = folder
+        self.metrics = self
+        self.logged: dict[str, float] = {}
+
+    def log_metric(self, metric: str, value: float) -> None:
+        self.logged[metric] = value
+
+    def text(self, name: str) -> str:
+        return (self.folder / name).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shown:
+    monkeypatch.setenv("IAR_STATE", str(tmp_path / "state"))
+    for name in ("IAR_JOB_MANIFEST", "IAR_TASK_SETTINGS"):
+        monkeypatch.setenv(name, "")
+    tracking = SimpleNamespace(Tracker=lambda *given: SimpleNamespace(log_stage=lambda *_, **__: None))
+    monkeypatch.setitem(sys.modules, "iar.services.tracking", tracking)
+    return Shown(tmp_path / "outputs")
+
+
+def run(shown: Shown, stage: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(sys.modules, "iar.stages.base_model", SimpleNamespace(run=stage))
+    text = RunFile.model_validate({"run": {"name": "t"}, "documents": {"path": "docs"}}).canonical()
+    parts: dict[str, Any] = {name: getattr(shown, name) for name in ("page", "frontier", "job")}
+    return run_component("base_model", text, {}, shown.metrics, shown.summary, **parts)  # type: ignore[attr-defined]
+
+
+def test_numbers_text_report_frontier_and_job_are_shown(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stage(run_file: RunFile, inputs: Any, out: Path, context: Any) -> Outcome:
+        (out / "report.html").write_text("<p>report</p>")
+        (out / "frontier.png").write_bytes(b"png")
+        return Outcome({"points": 3.0, "nothing": float("nan")}, "**ok**", ())
+
+    assert run(shown, stage, monkeypatch).startswith("file:///")
+    assert shown.logged == {"points": 3.0}
+    assert (shown.text("summary"), shown.text("page")) == ("**ok**", "<p>report</p>")
+    assert f'src="data:image/png;base64,{b64encode(b"png").decode()}"' in shown.text("frontier")
+    assert shown.text("job").startswith("# No job was launched: ")
+
+
+def test_an_error_is_one_line_and_its_exit_code(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stage(*given: Any) -> Outcome:
+        raise UserError("documents.path: nothing there; correct it")
+
+    with pytest.raises(SystemExit) as ended:
+        run(shown, stage, monkeypatch)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "base-model: documents.path: nothing there; correct it\n"
