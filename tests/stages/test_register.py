@@ -17,8 +17,11 @@ from iar.services.registry import Producer
 from iar.services.tracking import Tracker
 from iar.services.workspace import Context
 from iar.stages import register
-from tests.examination import write_questions
+from tests.examination import questions, write_questions
+from tests.report.folders import RUN_FILE as report_run_file
+from tests.report.folders import make_run
 from tests.services.tracker_cases import fresh_store, make_checkpoint
+from tests.tiny_model import make_tiny_model
 
 PICK = "ties-d0.3"
 RUN_FILE = RunFile.model_validate({"run": {"name": "demo"}, "documents": {"path": "docs"}})
@@ -31,8 +34,12 @@ def write_page(out: Path, report: dict[str, Any]) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def plain_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_outer_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+
+
+@pytest.fixture
+def plain_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(register, "collect", lambda inputs, run_file, run_id: {"run_id": run_id})
     monkeypatch.setattr(register, "results_json", lambda report: report)
     monkeypatch.setattr(register, "write_report", write_page)
@@ -45,7 +52,7 @@ def context(tmp_path: Path) -> Context:
 
 
 @pytest.fixture
-def inputs(tmp_path: Path) -> dict[str, Path]:
+def inputs(tmp_path: Path, plain_report: None) -> dict[str, Path]:
     """Two shards of candidates, the pick in the second, and the selection."""
     shards = {f"candidates_{number}": tmp_path / f"merge-{number}" for number in (1, 2)}
     for folder, name in zip(shards.values(), ("slerp-t0.2", PICK), strict=True):
@@ -138,3 +145,29 @@ def test_a_pick_that_no_input_holds_is_named(inputs: dict[str, Path], tmp_path: 
 
     with pytest.raises(UserError, match=r"no candidate input holds the pick 'dare-p0.1': run merge-candidate again"):
         run(inputs, tmp_path, context)
+
+
+def test_a_whole_run_becomes_a_version_with_card_signature_and_example(tmp_path: Path, context: Context) -> None:
+    made = make_run(tmp_path / "run")
+    write_records(made.inputs["data"] / "validation.jsonl", questions("validation"))
+    pick = made.selection.pick
+    (shard,) = [
+        folder for role, folder in made.inputs.items()
+        if role.startswith("candidates") and pick in (folder / "candidates.jsonl").read_text()
+    ]  # fmt: skip
+    make_tiny_model(shard / pick)
+    write_json(shard / pick / "checkpoint.json", {"digest": made.selection.candidate_digest})
+    (out := tmp_path / "out").mkdir()
+
+    assert register.run(report_run_file, made.inputs, out, context).metrics == {"registered": 1.0, "version": 1.0}
+
+    client = Tracker(report_run_file, context.run_id, context.state)._client()
+    version = client.get_model_version_by_alias("iar-demo", "candidate")
+    import mlflow
+
+    model = mlflow.models.Model.load(version.source.removeprefix("file://"))
+    assert model.get_input_schema().input_names()[0] == "messages"
+    assert model.load_input_example(str(out / "model"))["messages"][-1]["content"] == "Who is 0 in validation?"
+    card = (out / "model" / "README.md").read_text()
+    assert card.startswith(f"# `iar-demo`: `{pick}`") and "## Limits" in card
+    assert version.description == card.partition("\n## ")[0].strip()
