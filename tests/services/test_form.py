@@ -52,6 +52,7 @@ def refused(compiled: RunFile, **fields: str | int) -> str:
 
 def test_an_empty_form_is_the_compiled_run_file(compiled: RunFile) -> None:
     assert fill(compiled) == effective({}, compiled.canonical()) == compiled
+    assert fill(compiled, run_file=" \n", model=" ") == compiled
 
 
 def test_a_filled_form_is_the_same_run_as_the_run_file_written_out(compiled: RunFile) -> None:

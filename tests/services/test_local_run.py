@@ -173,7 +173,6 @@ import sys
 from iar.config import RunFile
 from iar.errors import IarError
 from iar.services import local_run
-from iar.services.guards import kfp_mended
 try:
     local_run.run(RunFile.model_validate_json(sys.argv[1]))
 except IarError as error:

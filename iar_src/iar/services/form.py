@@ -64,7 +64,7 @@ def run_form(fields: Mapping[str, str | int], compiled: str, summary: SummaryOut
     except IarError as error:
         print(error, file=sys.stderr)
         raise SystemExit(int(error.exit_code)) from error
-    filled = [f"`{FIELDS[name]}`: {value}" for name, value in fields.items() if name in FIELDS and value]
+    filled = [f"`{FIELDS[name]}`: {value}" for name, value in _filled(fields).items() if name in FIELDS]
     text = [f"Run **{run_file.run_id}**, sha256:{run_file.digest}", ", ".join(filled) or "As the run file says."]
     Path(summary.path).write_text("\n\n".join([*text, f"```json\n{run_file.canonical()}\n```"]), encoding="utf-8")
     return run_file
@@ -76,19 +76,23 @@ def effective(fields: Mapping[str, str | int], compiled: str) -> RunFile:
     Raises UserError with one line a fault, each naming the field or the place in the run file.
     """
     base = RunFile.model_validate_json(compiled)
-    given = str(fields.get("run_file") or "").strip()
+    filled = _filled(fields)
+    given = str(filled.pop("run_file", ""))
     text, name = _text_of(given) if given else (compiled, "compiled run file")
-    values = {
-        FIELDS[field]: (field, _value(field, value)) for field, value in fields.items() if field in FIELDS and value
-    }
-    run_file = read_run_file(text, name, values)
+    run_file = read_run_file(text, name, {FIELDS[field]: (field, _value(field, filled[field])) for field in filled})
     _check_compiled(run_file, base)
     return run_file
 
 
+def _filled(fields: Mapping[str, str | int]) -> dict[str, str | int]:
+    """Return the fields that say something: neither empty, nor blank, nor 0."""
+    given = {name: value.strip() if isinstance(value, str) else value for name, value in fields.items()}
+    return {name: value for name, value in given.items() if value}
+
+
 def _value(field: str, value: str | int) -> Any:
     if field != "gpu_pool":
-        return value.strip() if isinstance(value, str) else value
+        return value
     labels = {}
     for part in str(value).split(","):
         label, _, wanted = part.strip().partition("=")
