@@ -59,7 +59,7 @@ def run_component(
     Path(summary.path).write_text(finished.outcome.markdown, encoding="utf-8")
     if page is not None:
         Path(page.path).write_bytes((finished.ref.path / "report.html").read_bytes())
-    return str(finished.ref)
+    return finished.handed_on
 
 
 def _by_role(inputs: Mapping[str, str | Sequence[str]]) -> Iterator[tuple[str, str]]:
