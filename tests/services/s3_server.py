@@ -37,6 +37,13 @@ class Request(NamedTuple):
         return names.get(self.method, self.method)
 
 
+class Quiet(MotoRequestHandler):
+    """Leaves out the line a request."""
+
+    def log_request(self, *arguments: Any) -> None:
+        """Say nothing."""
+
+
 class S3Server:
     """A running server. `before` is called with each request and may answer it: a status line and a body."""
 
@@ -46,7 +53,7 @@ class S3Server:
         self.after: Callable[[Request, list[bytes]], list[bytes]] = lambda request, body: body
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
-        self.server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=MotoRequestHandler)
+        self.server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=Quiet)
 
     @property
     def url(self) -> str:
@@ -90,6 +97,8 @@ def s3_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     thread = threading.Thread(target=server.server.serve_forever, daemon=True)
     thread.start()
     values = {"ENDPOINT_URL": server.url, "DEFAULT_REGION": "us-east-1", "EC2_METADATA_DISABLED": "true"}
+    # moto's own checksums are slow; those of the client are one test's matter.
+    values |= {"REQUEST_CHECKSUM_CALCULATION": "when_required", "RESPONSE_CHECKSUM_VALIDATION": "when_required"}
     values |= {"ACCESS_KEY_ID": "AKIATEST", "SECRET_ACCESS_KEY": "s3cret-key", "CONFIG_FILE": "/nowhere"}
     for name, value in values.items():
         monkeypatch.setenv(f"AWS_{name}", value)

@@ -20,7 +20,7 @@ from iar.errors import IarError, PermanentError, TemporaryError, UserError
 from iar.services.workspace import sync
 
 # Larger files go up in parts of this size, which S3 allows from 5 MiB on. A cut repeats at most one part a thread.
-PART_BYTES = 16 << 20
+PART_BYTES = 8 << 20
 MOST_PARTS = 10_000
 BLOCK_BYTES = 1 << 20
 THREADS = 8
@@ -60,9 +60,15 @@ class Bucket:
 
     def read(self, name: str) -> bytes | None:
         """Return the bytes of a small object; None where there is none."""
+        from botocore.exceptions import ResponseStreamingError
+
         with self._explained("reading", name):
-            found = self._get(name, 0)
-            return None if found is None else bytes(found.read())
+            try:
+                found = self._get(name, 0)
+                return None if found is None else bytes(found.read())
+            except ResponseStreamingError:  # the client repeats requests, and leaves streams that break to us
+                found = self._get(name, 0)
+                return None if found is None else bytes(found.read())
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a small object unless there is one, in one step; return whether it was written."""
@@ -301,7 +307,7 @@ def _refusal(doing: str, error: Any) -> IarError:
         return UserError(f"{reason}; {ACCESS}")
     if isinstance(error, known.NoCredentialsError | known.PartialCredentialsError):
         return UserError(f"{doing}: no credentials; {CREDENTIALS}")
-    if isinstance(error, known.HTTPClientError):
+    if isinstance(error, known.HTTPClientError | known.ConnectionError | known.IncompleteReadError):
         return TemporaryError(f"{doing}: {_line(error)}; check AWS_ENDPOINT_URL and the network, then run again")
     return UserError(f"{doing}: {_line(error)}; {ACCESS}")
 
