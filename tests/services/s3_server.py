@@ -113,12 +113,6 @@ def s3_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
         s3_backends[DEFAULT_ACCOUNT_ID]["aws"].reset()
 
 
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    with s3_server(monkeypatch) as server:
-        yield server
-
-
 def error(code: str, status: str) -> Reply:
     """Return an S3 error as a server words it."""
     body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>made up</Message></Error>'

@@ -12,8 +12,8 @@ from iar.config import RunFile
 from iar.services.doctor_cluster import examine_cluster
 from iar.services.findings import Check
 from tests.services.cluster_emulator import Cluster, emulated
-from tests.services.s3_server import s3_server
 from tests.services.kfp_double import KfpDouble, served
+from tests.services.s3_server import s3_server
 
 RUN_FILE = RunFile.model_validate(
     {"run": {"name": "x"}, "documents": {"path": "x"}, "platform": {"backend": "kubeflow", "candidate_shards": 4}}

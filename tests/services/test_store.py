@@ -19,7 +19,7 @@ from iar.services.object_store import PART_BYTES
 from iar.services.store import Store, StoredRef
 from iar.services.workspace import Workspace
 from tests.services import store_task
-from tests.services.s3_server import BUCKET, PLACE, Request, S3Server, error, s3  # noqa: F401
+from tests.services.s3_server import BUCKET, PLACE, Request, S3Server, error
 from tests.services.store_task import MADE, content, run_task
 
 ROOT = Path(__file__).parents[2]
