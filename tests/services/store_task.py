@@ -10,6 +10,7 @@ from typing import Any
 from iar.config import RunFile
 from iar.records import Outcome
 from iar.services.execution import Finished, execute
+from iar.services.workspace import damaged, read_manifest
 
 MADE: list[str] = []
 
@@ -24,6 +25,8 @@ def stage(sizes: dict[str, int], salt: str = "") -> Any:
 
     def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Any) -> Outcome:
         MADE.append(context.stage)
+        for path in inputs.values():
+            assert read_manifest(path) and not list(damaged(path, read_manifest(path), verify=True))
         for name, size in sizes.items():
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_bytes(content(name, size, salt))
@@ -38,12 +41,14 @@ def settings(folder: Path, store: str) -> RunFile:
     return RunFile.model_validate({"run": run, "documents": {"path": str(folder)}})
 
 
-def run_task(folder: Path, store: str, sizes: dict[str, int], salt: str = "", name: str = "base-model") -> Finished:
-    """Run the task on a machine of its own, `folder`; the stage is a stand-in."""
-    sys.modules["iar.stages.base_model"] = stage(sizes, salt)  # type: ignore[assignment]
+def run_task(
+    folder: Path, store: str, sizes: dict[str, int], salt: str = "", name: str = "base_model", **inputs: str
+) -> Finished:
+    """Run a stage on a machine of its own, `folder`; the stage is a stand-in."""
+    sys.modules[f"iar.stages.{name}"] = stage(sizes, salt)  # type: ignore[assignment]
     logged = SimpleNamespace(log_stage=lambda *arguments, **named: None)
     sys.modules["iar.services.tracking"] = SimpleNamespace(Tracker=lambda *arguments: logged)  # type: ignore[assignment]
-    return execute("base_model", settings(folder, store).canonical(), {}, name=name)
+    return execute(name, settings(folder, store).canonical(), inputs)
 
 
 if __name__ == "__main__":

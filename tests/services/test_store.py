@@ -31,7 +31,7 @@ LARGE = {"weights": 3 * PART_BYTES + 5, "notes.txt": 10}  # four parts
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Put the real modules back after each test."""
     monkeypatch.delenv("IAR_STATE", raising=False)
-    for name in ("iar.stages.base_model", "iar.services.tracking"):
+    for name in ("iar.stages.base_model", "iar.stages.merge_candidate", "iar.services.tracking"):
         monkeypatch.setitem(sys.modules, name, sys.modules.get(name))
     MADE.clear()
     yield
@@ -117,6 +117,16 @@ def test_inputs_are_fetched_only_by_a_stage_that_is_made(s3: S3Server, tmp_path:
     s3.counted()
     assert there.open(ref, lambda done, total, note: None) == folder
     assert there.manifest(ref) and not s3.counted(), "what is here is not asked for again"
+
+
+def test_a_stage_on_another_machine_takes_its_inputs_from_the_store(s3: S3Server, tmp_path: Path) -> None:
+    base = run_task(tmp_path / "a", PLACE, SMALL).handed_on
+    merged = run_task(tmp_path / "b", PLACE, {"merged": 50}, name="merge_candidate", base=base, tuned=base)
+    assert MADE == ["base-model", "merge-candidate"] and not merged.reused
+    assert len(list((tmp_path / "b" / "state" / "artifacts" / "base-model").iterdir())) == 1
+    again = run_task(tmp_path / "c", PLACE, {"merged": 50}, name="merge_candidate", base=base, tuned=base)
+    assert again.reused and again.handed_on == merged.handed_on
+    assert not (tmp_path / "c" / "state" / "artifacts" / "base-model").exists(), "what nobody reads is not fetched"
 
 
 def test_an_artifact_from_before_the_store_is_brought_there(s3: S3Server, tmp_path: Path) -> None:
