@@ -23,8 +23,7 @@ class _TargetLoss(torch.autograd.Function):
         nll_P = torch.empty(len(targets_P), dtype=torch.float32, device=hidden_PD.device)
         hidden_grad_PD = torch.empty_like(hidden_PD)
         trained = ctx.needs_input_grad[1]
-        shape = weight_VD.shape if trained else (0,)
-        weight_grad_VD = torch.zeros(shape, dtype=torch.float32, device=weight_VD.device)
+        weight_grad_VD: torch.Tensor | None = None
         for start in range(0, len(targets_P), CHUNK_POSITIONS):
             chunk = slice(start, start + CHUNK_POSITIONS)
             logits_CV = functional.linear(hidden_PD[chunk], weight_VD).float()
@@ -36,21 +35,18 @@ class _TargetLoss(torch.autograd.Function):
             grad_CV = grad_CV.mul_(weights_P[chunk, None]).to(hidden_PD.dtype)
             hidden_grad_PD[chunk] = grad_CV @ weight_VD
             if trained:
-                weight_grad_VD += grad_CV.t() @ hidden_PD[chunk]
-        ctx.save_for_backward(hidden_grad_PD, weight_grad_VD.to(weight_VD.dtype))
+                part_VD = (grad_CV.t() @ hidden_PD[chunk]).float()
+                weight_grad_VD = part_VD if weight_grad_VD is None else weight_grad_VD.add_(part_VD)
+        ctx.save_for_backward(hidden_grad_PD, None if weight_grad_VD is None else weight_grad_VD.to(weight_VD.dtype))
         ctx.mark_non_differentiable(nll_P)
         return (nll_P * weights_P).sum(), nll_P
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden_grad_PD, weight_grad_VD = ctx.saved_tensors
-        scale = grads[0]
-        return (
-            hidden_grad_PD * scale.to(hidden_grad_PD.dtype),
-            weight_grad_VD * scale.to(weight_grad_VD.dtype) if ctx.needs_input_grad[1] else None,
-            None,
-            None,
-        )
+        # In place: a copy of a gradient as large as the head costs more than the product. A second backward
+        # through the same graph would find its tensors changed, and torch refuses it.
+        scaled = [None if grad is None else grad.mul_(grads[0].to(grad.dtype)) for grad in ctx.saved_tensors]
+        return *scaled, None, None
 
 
 def target_loss(

@@ -94,24 +94,30 @@ def output_to(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def kfp_mended() -> Iterator[None]:
+def kfp_mended(log: Path) -> Iterator[None]:
     """Keep kfp.local from putting the interpreter's path in place of "python3" in folders and run file.
 
-    It means to name the interpreter in its start script, and replaces the text in every argument.
-    Its warnings name what only a cluster does with a task (image, display name).
+    It means to name the interpreter in its start script, and replaces the text in every argument. Where tasks can be
+    forks of one process they are, and print into `log`. Its warnings name what only a cluster does with a task
+    (image, display name).
     """
     from kfp.local import subprocess_task_handler as handler
+
+    from iar.services.task_server import TaskServer, forks_here
 
     def replace_in_script(command: list[str], interpreter: str) -> list[str]:
         script = command.index("-ec") + 1
         start = command[script].replace("python3", shlex.quote(interpreter))
         return [*command[:script], start, *command[script + 1 :]]
 
-    before = handler.replace_python_executable
+    before = handler.replace_python_executable, handler.run_local_subprocess
     handler.replace_python_executable = replace_in_script
     try:
-        with warnings.catch_warnings():
+        with contextlib.ExitStack() as stack:
+            if forks_here():
+                handler.run_local_subprocess = stack.enter_context(TaskServer.started(log)).run
+            stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", module=r"kfp\.local")
             yield
     finally:
-        handler.replace_python_executable = before
+        handler.replace_python_executable, handler.run_local_subprocess = before

@@ -1,4 +1,4 @@
-"""The whole pipeline on this machine: the compiled components as subprocesses, one after the other."""
+"""The whole pipeline on this machine: the compiled components, each in a process of its own, one after the other."""
 
 import contextlib
 import fcntl
@@ -166,7 +166,7 @@ def _run_pipeline(run_file: RunFile, workspace: Workspace, folder: Path) -> None
             shutil.rmtree(root, ignore_errors=True)  # what a UI would have shown of the run before
             local.init(runner=runner, pipeline_root=root, workspace_root=root + "-workspace", raise_on_error=True)
             pipeline = importlib.import_module("iar.pipelines.post_training").build(run_file)
-            with kfp_mended():
+            with kfp_mended(folder / "log.txt"):
                 pipeline(run_file=run_file.canonical())
     except KeyboardInterrupt:
         raise TemporaryError(f"interrupted{_where(folder)}: run the same command again to continue") from None

@@ -179,7 +179,10 @@ def adam(weights: Any, settings: TrainingSection) -> "torch.optim.AdamW":
 
 
 class ReplicaEngine:
-    """Weights in the compute dtype and fp32 masters for the optimizer, whole on every rank."""
+    """Weights in the compute dtype and fp32 masters for the optimizer, whole on every rank.
+
+    One rank that computes in fp32 has one copy: its weights are the masters, their gradients are summed by autograd.
+    """
 
     def __init__(
         self, folder: Path, settings: TrainingSection, world: World | None = None, adapter: LoraSettings | None = None
@@ -197,15 +200,22 @@ class ReplicaEngine:
         self.parameters = sum(weight.numel() for weight in model.parameters())
         if adapter:
             attach(model, adapter)
-        # The masters are taken before the cast: what the compute dtype rounds away stays in them.
-        self.masters = {name: weight.detach().clone().to(self.device) for name, weight in _trained(model)}
         dtype = compute_dtype(settings.compute_dtype)
         self.compute_dtype = str(dtype).removeprefix("torch.")
+        self.one_copy = dtype == torch.float32 and self.world.ranks == 1
+        # The masters are taken before the cast: what the compute dtype rounds away stays in them.
+        self.masters: dict[str, torch.Tensor] = {
+            name: weight if self.one_copy else weight.detach().clone().to(self.device)
+            for name, weight in _trained(model)
+        }
         self.model: PreTrainedModel = cast(Any, model).to(self.device, dtype)
         self.weights: list[torch.Tensor] = [weight for _, weight in _trained(self.model)]
-        self.gradient_flat, self.gradient_views = self._new_gradients()
-        for master, gradient in zip(self.masters.values(), self.gradient_views, strict=True):
-            master.grad = gradient
+        self.gradient_flat: torch.Tensor | None = None
+        self.gradient_views: list[torch.Tensor] = []
+        if not self.one_copy:
+            self.gradient_flat, self.gradient_views = self._new_gradients()
+            for master, gradient in zip(self.masters.values(), self.gradient_views, strict=True):
+                master.grad = gradient
         self.optimizer = adam(self.masters.values(), settings)
 
     def _new_gradients(self) -> "tuple[torch.Tensor | None, list[torch.Tensor]]":
@@ -234,11 +244,13 @@ class ReplicaEngine:
         batch = make_batch(rows, rows_in_step, self.settings.packing, self.device)
         loss, nll_P = batch_loss(self.model, batch)
         loss.backward()
+        passes.add(rows, batch, loss, nll_P)
+        if self.one_copy:
+            return
         with torch.no_grad():
             torch._foreach_add_(self.gradient_views, [cast("torch.Tensor", weight.grad) for weight in self.weights])
             for weight in self.weights:
                 weight.grad = None
-        passes.add(rows, batch, loss, nll_P)
 
     def _sum_over_ranks(self) -> None:
         """Add up the gradients of all ranks, once a step: the weights 1 / (|y| x rows) hold for the whole step."""
@@ -265,6 +277,9 @@ class ReplicaEngine:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
+        if self.one_copy:
+            self.optimizer.zero_grad(set_to_none=True)
+            return
         with torch.no_grad():
             torch._foreach_copy_(self.weights, list(self.masters.values()))
             torch._foreach_zero_(self.gradient_views)
@@ -286,7 +301,8 @@ class ReplicaEngine:
                 master.copy_(point.tensor(f"master/{name}"))
                 moments = {key: point.tensor(f"{key}/{name}").to(master.device) for key in MOMENTS}
                 self.optimizer.state[master] = {"step": torch.tensor(float(point.step), device=self.device), **moments}
-            torch._foreach_copy_(self.weights, list(self.masters.values()))
+            if not self.one_copy:
+                torch._foreach_copy_(self.weights, list(self.masters.values()))
 
     def finished_model(self) -> "PreTrainedModel | None":
         """Return the model with the master weights in the dtype of the start folder; None where another rank has it."""

@@ -1,7 +1,8 @@
 """What one training takes of each rank's memory, before it starts: an estimate from the model's sizes.
 
-Follows services/trainer.py and DeepSpeed's ZeRO stages: weights in the compute dtype, fp32 masters, gradients and
-AdamW moments, the activations of one forward pass, one chunk of logits.
+Follows services/trainer.py and DeepSpeed's ZeRO stages: weights in the compute dtype, fp32 masters (one process that
+computes in fp32 trains its weights themselves), gradients and AdamW moments, the activations of one forward pass,
+one chunk of logits.
 """
 
 from dataclasses import dataclass
@@ -77,6 +78,7 @@ def estimate(
     parameters = shape.parameters / GB
     trained = shape.factor_parameters(adapter.rank) / GB if adapter else parameters
     gradient_parts = ranks if engine in ("zero2", "zero3") else 1
+    one_copy = element == FP32_BYTES and ranks == 1 and gradient_parts == 1 and not adapter
     weight_parts = ranks if engine == "zero3" else 1
     shard = FP32_BYTES * trained / gradient_parts
     head_gradient = 0.0 if adapter else shape.vocabulary * shape.hidden / GB
@@ -85,7 +87,7 @@ def estimate(
     tokens = settings.micro_batch_tokens / GB
     return TrainingMemory(
         weights=element * parameters / weight_parts,
-        masters=shard,
+        masters=0.0 if one_copy else shard,
         gradients=shard,
         optimizer=MOMENTS * shard,
         buffers=_buffers(shape, element, engine, ranks),
@@ -95,7 +97,7 @@ def estimate(
         block=tokens * (block + block_gradients) + element * head_gradient,
         # The head's gradient lies there in fp32 and in the compute dtype.
         logits=_logits(shape, settings.micro_batch_tokens) + (FP32_BYTES + element) * head_gradient,
-        update=element * trained if gradient_parts == 1 else shard,
+        update=0.0 if one_copy else element * trained if gradient_parts == 1 else shard,
         checkpointing=settings.activation_checkpointing,
         merge=(element + FP32_BYTES) * parameters if adapter else 0.0,
     )
