@@ -418,6 +418,12 @@ def test_errors_are_one_line_with_the_fix_and_without_the_key(
     assert MADE == []
 
 
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(UserError, match=r"^s3://store/team/iar: an S3 store needs the package boto3; pip install"):
+        run_task(tmp_path / "a", PLACE, SMALL)
+
+
 def test_a_failed_upload_keeps_the_work(s3: S3Server, tmp_path: Path) -> None:
     def before(request: Request) -> Any:
         return error("SlowDown", "503 Slow Down") if request.kind == "PutObject" else None

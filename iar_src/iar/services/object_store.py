@@ -7,6 +7,7 @@ AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, the files in ~/.aws, or the role of th
 import contextlib
 import functools
 import hashlib
+import importlib.util
 import re
 import secrets
 import threading
@@ -49,6 +50,8 @@ class Bucket:
         found = re.fullmatch(STORE, place)
         if not found:
             raise UserError(f"{place}: no place in S3; write it as s3://bucket/prefix")
+        if importlib.util.find_spec("boto3") is None:
+            raise UserError(f"{place}: an S3 store needs the package boto3; pip install 'iar[store]'")
         self.place = place.rstrip("/")
         self._bucket, prefix = found["bucket"], (found["prefix"] or "").strip("/")
         self._prefix = f"{prefix}/" if prefix else ""
@@ -263,12 +266,10 @@ def probe(place: str) -> None:
 
 
 def _open_client(place: str) -> Any:
-    try:
-        import boto3
-        from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
-    except ModuleNotFoundError as error:
-        raise UserError(f"{place}: an S3 store needs the package boto3; pip install 'iar[store]'") from error
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
     config = Config(
         retries={"mode": "standard", "total_max_attempts": REQUEST_TRIES},
         connect_timeout=CONNECT_SECONDS,

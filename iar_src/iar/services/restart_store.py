@@ -149,7 +149,10 @@ class PointStore:
 
     def _delete(self, names: Iterable[str]) -> None:
         """Delete objects, manifests first: half a point is never found."""
-        self.bucket.delete(sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")))
+        names = set(names)
+        manifests = {name for name in names if name.endswith(f"/{MANIFEST}")}
+        self.bucket.delete(sorted(manifests))
+        self.bucket.delete(sorted(names - manifests))
 
 
 def _whole_steps(names: Iterable[str]) -> list[str]:
