@@ -321,12 +321,19 @@ def test_artifacts_in_s3_take_their_credentials_from_a_secret(tmp_path: Path) ->
     place = overlay / "kustomization.yaml"
     place.write_text(place.read_text().replace("components:\n", "components:\n  - ../../components/s3\n"))
     done = subprocess.run(["kubectl", "kustomize", overlay], capture_output=True, text=True, check=True)
-    (mlflow,) = [item for item in yaml.safe_load_all(done.stdout) if item["kind"] == "Deployment"]
+    items = list(yaml.safe_load_all(done.stdout))
+    (mlflow,) = [item for item in items if item["kind"] == "Deployment"]
+    (doctor,) = [item for item in items if item["metadata"]["name"] == "iar-doctor"]
     (container,) = mlflow["spec"]["template"]["spec"]["containers"]
     assert "--artifacts-destination=s3://iar-mlflow" in container["args"]
-    env = {one["name"]: one for one in container["env"]}
-    for name, key in (("AWS_ACCESS_KEY_ID", "access-key"), ("AWS_SECRET_ACCESS_KEY", "secret-key")):
-        assert env[name]["valueFrom"] == {"secretKeyRef": {"name": "iar-s3", "key": key}}
+    for pod, endpoint in ((mlflow, "MLFLOW_S3_ENDPOINT_URL"), (doctor, "AWS_ENDPOINT_URL")):
+        env = {one["name"]: one for one in pod["spec"]["template"]["spec"]["containers"][0]["env"]}
+        for name, key in (("AWS_ACCESS_KEY_ID", "access-key"), ("AWS_SECRET_ACCESS_KEY", "secret-key")):
+            assert env[name]["valueFrom"] == {"secretKeyRef": {"name": "iar-s3", "key": key}}
+        assert env[endpoint]["valueFrom"] == {"secretKeyRef": {"name": "iar-s3", "key": "endpoint", "optional": True}}
+    opened = {item["metadata"]["name"]: item["spec"] for item in items if item["kind"] == "NetworkPolicy"}
+    for name in ("mlflow-to-s3", "runs-to-s3"):
+        assert opened[name]["egress"][0]["ports"] == [{"protocol": "TCP", "port": 443}]
 
 
 def test_a100_asks_for_the_pool_and_a_larger_volume() -> None:

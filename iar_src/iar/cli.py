@@ -218,7 +218,9 @@ def doctor(
     cluster: Annotated[bool, typer.Option("--cluster", help="Check a Kubernetes cluster instead.")] = False,
     namespace: Namespace = "",
     host: Host = "",
-    s3: Annotated[str, typer.Option("--s3", metavar="s3://BUCKET/PREFIX", help="A store to check beside it.")] = "",
+    s3: Annotated[
+        str, typer.Option("--s3", metavar="s3://BUCKET/PREFIX", help="A store to check beside run.store.")
+    ] = "",
     reap: Annotated[
         bool, typer.Option("--reap", help="Delete training jobs that a run left behind, only that.")
     ] = False,

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 
 from iar.methods.digest import canonical_json, digest_json
 
+# Bucket, and letters that need no escape in a key: nothing secret can stand in it.
+STORE = r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<prefix>[A-Za-z0-9._/-]*))?"
 Share = Annotated[float, Field(ge=0, le=1)]
 # No setting has a use beyond these; a slip of the hand such as 1e23 does.
 MOST = 10_000_000
@@ -58,9 +60,21 @@ class RunSection(Section):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$", description="Lower case letters, digits, dashes.")
     seed: int = Field(17, ge=0, lt=10**9, description="Seeds data order, splits, masks and bootstrap resamples.")
     state: str = Field(".iar", description="Folder for artifacts, registry and logs; not part of the digest.")
+    store: str = Field(
+        "",
+        description="Place in an object store, s3://bucket/prefix, that has finished artifacts and restart points too; "
+        "empty = this machine only; not part of the digest.",
+    )
     rerun: Annotated[int, Field(ge=0, le=MOST)] = Field(
         0, description="On a cluster: raise it to start the same run once more; not part of the digest."
     )
+
+    @field_validator("store")
+    @classmethod
+    def _store_is_a_place(cls, store: str) -> str:
+        if store and not re.fullmatch(STORE, store):
+            raise ValueError("must be s3://bucket/prefix; keys are taken from AWS_ACCESS_KEY_ID and its companions")
+        return store.rstrip("/")
 
 
 class ModelSection(Section):
@@ -399,8 +413,8 @@ class RunFile(Section):
 
     @property
     def digest(self) -> str:
-        """SHA-256 that identifies the run: of everything but the place of its state folder and its repetition."""
-        return digest_json(self.model_dump(mode="json", exclude={"run": {"state", "rerun"}}))
+        """SHA-256 that identifies the run: of all but the places of state and store and its repetition."""
+        return digest_json(self.model_dump(mode="json", exclude={"run": {"state", "store", "rerun"}}))
 
     @property
     def run_id(self) -> str:

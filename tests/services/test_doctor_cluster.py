@@ -13,6 +13,7 @@ from iar.services.doctor_cluster import examine_cluster
 from iar.services.findings import Check
 from tests.services.cluster_emulator import Cluster, emulated
 from tests.services.kfp_double import KfpDouble, served
+from tests.services.s3_server import s3_server
 
 RUN_FILE = RunFile.model_validate(
     {"run": {"name": "x"}, "documents": {"path": "x"}, "platform": {"backend": "kubeflow", "candidate_shards": 4}}
@@ -148,27 +149,17 @@ def test_servers_of_the_run_file_that_do_not_answer_are_failures(cluster: Cluste
 
 
 def test_a_store_is_written_read_and_cleared(cluster: Cluster, kfp: KfpDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    import boto3
-    from moto.server import ThreadedMotoServer
+    with s3_server(monkeypatch) as server:
+        written = Check("store", "pass", "s3://store/iar: written, read, deleted")
+        assert look(kfp, s3="s3://store/iar")["store"] == written
+        assert server.names() == []
+        missing = look(kfp, s3="s3://other/iar")["store"]
+        assert missing.status == "fail" and missing.detail.startswith("writing s3://other/iar/iar-doctor")
+        assert "does not exist (NoSuchBucket); make the bucket" in missing.detail
+        assert look(kfp, s3="/tmp")["store"].detail == "/tmp: no place in S3; write it as s3://bucket/prefix"
 
-    server = ThreadedMotoServer(port=0)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        values = {"ENDPOINT_URL": f"http://{host}:{port}", "DEFAULT_REGION": "us-east-1"}
-        values |= {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}
-        for name, value in values.items():
-            monkeypatch.setenv(f"AWS_{name}", value)
-        s3 = boto3.client("s3")
-        s3.create_bucket(Bucket="store")
-
-        assert look(kfp, s3="s3://store/iar")["s3"] == Check("s3", "pass", "s3://store/iar: written, read, deleted")
-        assert s3.list_objects_v2(Bucket="store")["KeyCount"] == 0
-        missing = look(kfp, s3="s3://other/iar")["s3"]
-        assert missing.status == "fail" and missing.detail.startswith("writing s3://other/iar: ")
-        assert look(kfp, s3="/tmp")["s3"].detail == "--s3 /tmp: no place in S3; write it as s3://bucket/prefix"
-    finally:
-        server.stop()
+        asked = RUN_FILE.model_copy(update={"run": RUN_FILE.run.model_copy(update={"store": "s3://store/iar"})})
+        assert written in list(examine_cluster(asked, "", kfp.url, ""))
 
 
 def test_the_command_exits_with_2_when_a_line_fails(

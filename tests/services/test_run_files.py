@@ -163,6 +163,13 @@ def test_a_password_in_a_url_is_refused_and_not_shown(tmp_path: Path) -> None:
         assert "s3cret" not in line
 
 
+@pytest.mark.parametrize("store", ["s3://AKIA:s3cret@bucket/x", "https://host/x", "s3://", "bucket"])
+def test_a_store_that_is_no_place_in_s3_is_refused(tmp_path: Path, store: str) -> None:
+    line = error_of(tmp_path, BASE, f"run.store={store}")
+    assert "must be s3://bucket/prefix; keys are taken from AWS_ACCESS_KEY_ID and its companions" in line
+    assert "s3cret" not in line
+
+
 def test_missing_keys_are_named_where_they_belong(tmp_path: Path) -> None:
     assert errors_of(tmp_path, "run:\n  seed: 1\n") == [
         "run.yaml:1: run.name: missing; add 'name: ...': lower case letters, digits, dashes",

@@ -1,15 +1,20 @@
-"""Real servers for the slow tier: PostgreSQL from the system's package, started once a session."""
+"""Real servers for the slow tier: PostgreSQL from the system's package, started once a session; MLflow's own."""
 
 import os
 import shutil
 import socket
 import subprocess
+import sys
+import time
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
 
+START_SECONDS = 600
 MISSING = "PostgreSQL's server programs are missing: apt-get install -y postgresql (or tests/services_real/install.sh)"
 
 
@@ -61,3 +66,32 @@ def postgresql_server() -> Iterator[str]:
     finally:
         as_server_user(programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
         shutil.rmtree(home)
+
+
+@contextmanager
+def mlflow_server(home: Path) -> Iterator[str]:
+    """Run an `mlflow server` with everything below `home`; yield its address."""
+    address = f"http://127.0.0.1:{(port := free_port())}"
+    command = [
+        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+        "--backend-store-uri", f"sqlite:///{home}/server.db", "--artifacts-destination", str(home / "artifacts"),
+    ]  # fmt: skip
+    with (home / "log").open("w") as log:
+        server = subprocess.Popen(command, cwd=home, stdout=log, stderr=log, start_new_session=True)
+        try:
+            wait_until_healthy(address, server, home / "log")
+            yield address
+        finally:
+            os.killpg(server.pid, 15)
+            server.wait(120)
+
+
+def wait_until_healthy(address: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and server.poll() is None:
+        try:
+            urllib.request.urlopen(f"{address}/health", timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.5)
+    pytest.fail(f"mlflow server did not start:\n{log.read_text()[-2000:]}")

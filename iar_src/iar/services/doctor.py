@@ -49,6 +49,8 @@ def before_run(run_file: RunFile, documents: bool = True) -> Iterator[Check]:
     if recipes:
         yield from guarded("recipes", lambda: check_recipes(run_file, recipes))
     yield from guarded("disk", lambda: check_disk(run_file))
+    if run_file.run.store:
+        yield from guarded("store", lambda: check_store(run_file.run.store))
     if not all(_finished(run_file, task) for task in TRAININGS):
         yield from guarded("engine", lambda: check_engine(run_file))
         yield from guarded("memory", lambda: check_memory(run_file))
@@ -240,6 +242,14 @@ def check_memory(run_file: RunFile) -> Check:
     if machine.free_gb < need.memory.total:
         return Check("memory", "warn", detail, "close other programs, or lower micro_batch_tokens")
     return Check("memory", "pass", detail)
+
+
+def check_store(place: str) -> Check:
+    """Write, read and delete one small object where artifacts are kept."""
+    from iar.services.object_store import probe
+
+    probe(place)
+    return Check("store", "pass", f"{place}: written, read, deleted")
 
 
 def check_tracking(run_file: RunFile) -> Check:

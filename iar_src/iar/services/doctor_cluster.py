@@ -4,11 +4,10 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from iar.config import RunFile
 from iar.errors import IarError, TemporaryError, UserError
-from iar.services.doctor import check_endpoint, check_tracking, endpoints
+from iar.services.doctor import check_endpoint, check_store, check_tracking, endpoints
 from iar.services.findings import Check, guarded
 from iar.services.kubeflow import Kubeflow
 from iar.services.orphans import check_orphans
@@ -106,13 +105,14 @@ class Cluster:
 def examine_cluster(run_file: RunFile | None, namespace: str, host: str, s3: str) -> Iterator[Check]:
     """Yield every finding about the cluster and, if given, about the servers of this run file.
 
-    `host` is Kubeflow Pipelines, `s3` a place such as s3://bucket/prefix, "" = not looked at.
+    `host` is Kubeflow Pipelines, `s3` a place such as s3://bucket/prefix, "" = only that of the run file.
     """
     yield from _with_api(namespace, lambda cluster: _examine_api(cluster, run_file))
     experiment = run_file.register.experiment if run_file else "iar"
     yield from guarded("pipelines", lambda: check_pipelines(Kubeflow(host, namespace, experiment)))
-    if s3:
-        yield from guarded("s3", lambda: check_s3(s3))
+    for place in dict.fromkeys([s3, run_file.run.store if run_file else ""]):
+        if place:
+            yield from guarded("store", partial(check_store, place))
     if run_file is not None:
         yield from guarded("tracking", lambda: check_tracking(run_file))
         if run_file.register.tracking_uri:
@@ -271,33 +271,6 @@ def check_mlflow(uri: str) -> Check:
     if server.partition(".")[0] != client.partition(".")[0]:
         return Check("mlflow", "warn", f"server {server}, client {client}", "use one major version of both")
     return Check("mlflow", "pass", f"server {server}, client {client}")
-
-
-def check_s3(place: str) -> Check:
-    """Write, read and delete one small object; the address and the keys come from AWS's own variables."""
-    import boto3
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    url = urlsplit(place)
-    if url.scheme != "s3" or not url.netloc:
-        raise UserError(f"--s3 {place}: no place in S3; write it as s3://bucket/prefix")
-    key, said = f"{url.path.strip('/')}/iar-doctor".lstrip("/"), b"written by iar doctor"
-    step = "connecting"
-    try:
-        s3 = boto3.client("s3")
-        step = "writing"
-        s3.put_object(Bucket=url.netloc, Key=key, Body=said)
-        step = "reading"
-        whole = s3.get_object(Bucket=url.netloc, Key=key)["Body"].read() == said
-        step = "deleting"
-        s3.delete_object(Bucket=url.netloc, Key=key)
-    except (BotoCoreError, ClientError) as error:
-        reason = str(error).strip().splitlines()[0]
-        fix = "check AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the bucket's policy"
-        return Check("s3", "fail", f"{step} {place}: {reason}", fix)
-    if not whole:
-        return Check("s3", "fail", f"{place}: other bytes came back than were written", "look at what lies in between")
-    return Check("s3", "pass", f"{place}: written, read, deleted")
 
 
 def _configuration() -> Any:

@@ -19,6 +19,7 @@ from iar.methods.digest import digest_json
 from iar.records import Outcome, write_json
 from iar.services.progress import Progress
 from iar.services.stage_keys import STAGES, key_parts
+from iar.services.store import Report, Store, StoredRef, is_stored
 from iar.services.workspace import Context, Manifest, Ref, Workspace, stored_files
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -27,22 +28,27 @@ MAX_TRACKED_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class Finished:
-    """A task that has a result: its reference, what the stage reported, whether it was there before."""
+    """A task that has a result: its local folder, what the stage reported, whether it was there before.
+
+    `handed_on` is what other tasks are given: the artifact's reference in the store, if there is one, else the local.
+    """
 
     ref: Ref
     outcome: Outcome
     reused: bool
+    handed_on: str
 
 
 @dataclass(frozen=True)
 class Task:
-    """One stage to run with its inputs, named as people read it."""
+    """One stage to run with its inputs by role, as references, named as people read it."""
 
     name: str
     stage: str
     run_file: RunFile
     workspace: Workspace
-    inputs: dict[str, Path]
+    store: Store | None
+    inputs: Mapping[str, str]
     parts: dict[str, Any]
     shard: int
     shards: int
@@ -64,8 +70,13 @@ class Task:
         state, url = self.workspace.state, file.register.registry_url
         seed = file.run.seed
         return Context(
-            file.run_id, self.name, progress, state, seed, self.shard, self.shards, url, self.recipe, file.platform
-        )
+            file.run_id, self.name, progress, state, seed, self.shard, self.shards, url, self.recipe, file.platform,
+            file.run.store,
+        )  # fmt: skip
+
+    def folders(self, report: Report) -> dict[str, Path]:
+        """Return the local folders of the inputs, fetched where only the store has them."""
+        return {role: _folder(text, self.workspace, report) for role, text in self.inputs.items()}
 
 
 def execute(
@@ -81,34 +92,61 @@ def execute(
     progress = Progress(task.run_folder / "progress.jsonl", task.name)
     progress.start()
     with _full_disk_explained(task):
-        manifest = task.workspace.find(task.name, task.key)
+        manifest = _finished(task, progress.update)
         reused = manifest is not None
-        manifest = manifest or _produce(task, progress)
+        if manifest is None:
+            manifest = _produce(task, progress)
+            if task.store:
+                manifest = task.store.keep(manifest, progress.update)
         ref = task.workspace.ref(task.name, task.key)
         _record(task, manifest, ref, reused)
     progress.done(manifest.seconds, reused)
-    return Finished(ref, manifest.outcome, reused)
+    handed_on = str(task.store.ref(task.name, task.key) if task.store else ref)
+    return Finished(ref, manifest.outcome, reused, handed_on)
 
 
 def _task(
     stage: str, run_file_text: str, inputs: Mapping[str, str], name: str, shard: int, shards: int, recipe: str
 ) -> Task:
     run_file = RunFile.model_validate_json(run_file_text)
-    refs = {role: Ref.parse(text) for role, text in inputs.items() if text}
-    contents = {role: ref.open().content for role, ref in refs.items()}
+    workspace = Workspace.of(run_file)
+    given = {role: text for role, text in inputs.items() if text}
+    contents = {role: _content(text, workspace) for role, text in given.items()}
     parts = key_parts(stage, run_file, contents, shard, shards, recipe)
-    paths = {role: ref.path for role, ref in refs.items()}
-    name = name or stage.replace("_", "-")
-    return Task(name, stage, run_file, Workspace.of(run_file), paths, parts, shard, shards, recipe)
+    name, store = name or stage.replace("_", "-"), Store.of(run_file, workspace)
+    return Task(name, stage, run_file, workspace, store, given, parts, shard, shards, recipe)
+
+
+def _content(reference: str, workspace: Workspace) -> str:
+    """Return the digest of what an input holds, without its files where only the store has them."""
+    if not is_stored(reference):
+        return Ref.parse(reference).open().content
+    ref = StoredRef.parse(reference)
+    return Store(ref.place, workspace).manifest(ref).content
+
+
+def _folder(reference: str, workspace: Workspace, report: Report) -> Path:
+    if not is_stored(reference):
+        return Ref.parse(reference).path
+    ref = StoredRef.parse(reference)
+    return Store(ref.place, workspace).open(ref, report)
+
+
+def _finished(task: Task, report: Report) -> Manifest | None:
+    """Return the artifact that is there already, in the state folder or in the store."""
+    if task.store:
+        return task.store.find(task.name, task.key, report)
+    return task.workspace.find(task.name, task.key)
 
 
 def _produce(task: Task, progress: Progress) -> Manifest:
     work = task.workspace.work(task.name, task.key)
     work.mkdir(parents=True, exist_ok=True)
     with _only_writer(work):
+        inputs = task.folders(progress.update)
         started = time.time()
         stage = importlib.import_module(f"iar.stages.{task.stage}")
-        outcome: Outcome = stage.run(task.run_file, task.inputs, work, task.context(progress))
+        outcome: Outcome = stage.run(task.run_file, inputs, work, task.context(progress))
         manifest = Manifest(
             task.name, task.stage, task.key, task.parts, task.parts["code"], started, time.time() - started,
             stored_files(work), outcome,

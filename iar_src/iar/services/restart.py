@@ -24,6 +24,8 @@ from iar.services.workspace import sync
 if TYPE_CHECKING:
     import torch
 
+    from iar.services.restart_store import PointStore
+
 MARKER = "complete.json"
 POINT = "point.json"
 
@@ -50,14 +52,18 @@ class RestartPoint:
 class RestartPoints:
     """The restart points of one training under one folder, the newest `keep` of them; a half-written one is never seen.
 
-    `identity` says which training they belong to: rows, seed, batch size and so on.
+    `identity` says which training they belong to: rows, seed, batch size and so on. With a `store`, which only the
+    first rank has, they are uploaded while the training goes on.
     """
 
-    def __init__(self, folder: Path, keep: int, identity: Mapping[str, Any], world: World) -> None:
+    def __init__(
+        self, folder: Path, keep: int, identity: Mapping[str, Any], world: World, store: "PointStore | None" = None
+    ) -> None:
         self.folder = folder
         self.keep = keep
         self.identity = dict(identity)
         self.world = world
+        self.store = store
 
     def save(self, step: int, tensors: "Callable[[], Mapping[str, torch.Tensor]]") -> None:
         """Write the state after `step` steps; every rank calls this and writes its own share of the tensors."""
@@ -75,6 +81,8 @@ class RestartPoints:
         self.world.barrier()
         if self.world.first:
             self._complete(step, part, target)
+        if self.store:
+            self.store.take(target)
         self.world.barrier()
 
     def _complete(self, step: int, part: Path, target: Path) -> None:
@@ -90,9 +98,15 @@ class RestartPoints:
                 shutil.rmtree(other) if other.is_dir() else other.unlink()
 
     def newest(self) -> RestartPoint | None:
-        """Return the newest whole restart point. Raises UserError where it belongs to another training."""
+        """Return the newest whole restart point, here or in the store.
+
+        Raises UserError where it belongs to another training.
+        """
         from safetensors import safe_open
 
+        if self.store:
+            self.store.restore(next(iter(self._whole()), None))
+        self.world.barrier()
         folders = self._whole()
         if not folders:
             return None
@@ -110,8 +124,21 @@ class RestartPoints:
             file_by_name |= dict.fromkeys(file.keys(), file)
         return RestartPoint(point["step"], folder, file_by_name)
 
+    def wait(self) -> None:
+        """Return when the newest point is in the store, if there is one; every rank calls this."""
+        if self.store:
+            self.store.wait()
+        self.world.barrier()
+
+    def close(self) -> None:
+        """Stop uploading: the training ends, in whatever way."""
+        if self.store:
+            self.store.close()
+
     def clear(self) -> None:
         """Remove all restart points: the training is finished and its checkpoint written."""
+        if self.store:
+            self.store.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _whole(self) -> list[Path]:

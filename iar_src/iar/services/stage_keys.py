@@ -105,6 +105,9 @@ BOOKKEEPING = frozenset(
     (
         "errors",
         "services.workspace",
+        "services.store",
+        "services.object_store",
+        "services.restart_store",
         "services.progress",
         "services.registry",
         "services.tracking",

@@ -62,7 +62,7 @@ def run_component(
         Path(page.path).write_bytes((finished.ref.path / "report.html").read_bytes())
     if frontier is not None:
         Path(frontier.path).write_text(_image_page(finished.ref.path / "frontier.png"), encoding="utf-8")
-    return str(finished.ref)
+    return finished.handed_on
 
 
 def _image_page(image: Path) -> str:

@@ -5,6 +5,7 @@ with a linear warm-up, restart points that make a killed run end with the same b
 processes; the loop is the same on each of them.
 """
 
+import contextlib
 import functools
 import json
 import math
@@ -45,7 +46,10 @@ LOG_LINES = 5
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What to train: model folder, settings, seed, output folder, engine, and the adapter where not all weights are."""
+    """What to train: model folder, settings, seed, output folder, engine, and the adapter where not all weights are.
+
+    `store` is the place in an object store that has the restart points too; "" = none.
+    """
 
     start: Path
     settings: TrainingSection
@@ -53,6 +57,7 @@ class TrainingJob:
     out: Path
     engine: EngineName
     adapter: LoraSettings | None = None
+    store: str = ""
 
     def write(self, folder: Path, rows: Sequence[TokenRow]) -> None:
         """Write the job and its rows for `read`."""
@@ -61,7 +66,8 @@ class TrainingJob:
         job = {"start": str(self.start.resolve()), "out": str(self.out.resolve()), "seed": self.seed}
         settings = {name: getattr(self.settings, name) for name in TrainingSection.model_fields}
         adapter = asdict(self.adapter) if self.adapter else None
-        write_json(folder / "job.json", job | {"engine": self.engine, "settings": settings, "adapter": adapter})
+        job |= {"engine": self.engine, "store": self.store}
+        write_json(folder / "job.json", job | {"settings": settings, "adapter": adapter})
 
     @classmethod
     def read(cls, folder: Path) -> "tuple[TrainingJob, list[TokenRow]]":
@@ -69,7 +75,8 @@ class TrainingJob:
         job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
         settings = TrainingSection.model_validate(job["settings"])
         adapter = LoraSettings(**job["adapter"]) if job["adapter"] else None
-        made = cls(Path(job["start"]), settings, job["seed"], Path(job["out"]), job["engine"], adapter)
+        out, engine = Path(job["out"]), job["engine"]
+        made = cls(Path(job["start"]), settings, job["seed"], out, engine, adapter, job["store"])
         return made, list(read_records(folder / "rows.jsonl", TokenRow))
 
 
@@ -97,17 +104,20 @@ def train(
     on_step: Watch,
     platform: PlatformSection | None = None,
     adapter: LoraSettings | None = None,
+    store: str = "",
 ) -> TrainingResult:
     """Train the model in `start` on `rows` and write `out/checkpoint` and `out/steps.jsonl`.
 
     With `adapter` low-rank factors are trained and merged; only the engines single and ddp know them.
     Goes on from the newest restart point under `out`, if an earlier attempt left one, and then ends with
     the same bits as an attempt that was never interrupted. SIGTERM ends it with a restart point and a TemporaryError.
+    With `store`, a place such as s3://bucket/prefix/restart/inject-0123, the points are uploaded there meanwhile, and
+    the newest is taken up from there where `out` has none or an older one.
     """
     out.mkdir(parents=True, exist_ok=True)
     platform = platform or PlatformSection()
     name = engine_name(platform)
-    job = TrainingJob(start, settings, seed, out, name, adapter)
+    job = TrainingJob(start, settings, seed, out, name, adapter, store)
     if platform.backend == "kubeflow":
         return _train_as_job(job, rows, platform, on_step)
     check_memory(start, settings, name, platform.processes, adapter)
@@ -145,13 +155,13 @@ def train_rank(job: TrainingJob, rows: Sequence[TokenRow], world: World, on_step
     settings = job.settings
     engine = open_engine(job.engine, job.start, settings, world, job.adapter)
     batches = list(step_batches(rows, settings.batch_size, job.seed, settings.epochs))
-    points = RestartPoints(job.out / "restart", settings.restart_points, identity(job, rows), world)
+    points = _restart_points(job, identity(job, rows), world)
     log = StepLog(job.out / STEPS)
     done = _take_up(engine, points, log, world)
     meter = Meter(*_meter_sizes(engine, world), sum(len(row.token_ids) for _, batch in batches[done:] for row in batch))
     watch = LossWatch(settings.loss_spike_z, (step["loss"] for step in log.read()))
     saved = time.monotonic()
-    with termination_noticed() as noticed:
+    with contextlib.closing(points), termination_noticed() as noticed:
         for step, (epoch, batch) in enumerate(batches[done:], start=done):
             started = time.monotonic()
             rate = learning_rate(step, len(batches), settings.learning_rate, settings.warmup_share)
@@ -169,11 +179,21 @@ def train_rank(job: TrainingJob, rows: Sequence[TokenRow], world: World, on_step
                 points.save(step + 1, engine.state)
                 saved = time.monotonic()
                 if ending:
+                    points.wait()
                     raise TemporaryError(
                         f"training: told to end after step {step + 1} of {len(batches)}, state saved in "
                         f"{points.folder}; run the same command again to continue"
                     )
     return _finish(job, engine, points, log, world)
+
+
+def _restart_points(job: TrainingJob, belongs_to: dict[str, Any], world: World) -> RestartPoints:
+    folder, keep, store = job.out / "restart", job.settings.restart_points, None
+    if job.store and world.first:
+        from iar.services.restart_store import PointStore
+
+        store = PointStore(job.store, keep, folder, job.out / STEPS)
+    return RestartPoints(folder, keep, belongs_to, world, store)
 
 
 def identity(job: TrainingJob, rows: Sequence[TokenRow]) -> dict[str, Any]:

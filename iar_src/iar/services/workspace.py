@@ -2,6 +2,7 @@
 
 STATE/artifacts/<task>/<key>/    finished; manifest.json was written last
 STATE/work/<task>-<key>/         in progress; survives a kill, the same key continues there
+STATE/fetch/<task>-<key>/        on its way here from a store; survives a kill too
 STATE/runs/<run id>/             run.json, progress.jsonl, error.json, log.txt, tasks/<task>.json
 """
 
@@ -95,7 +96,12 @@ class Ref:
 
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a finished artifact."""
-    data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    return parse_manifest((folder / MANIFEST).read_text(encoding="utf-8"))
+
+
+def parse_manifest(text: str) -> Manifest:
+    """Return the manifest that a text holds."""
+    data = json.loads(text)
     data["outcome"] = from_json(Outcome, data["outcome"])
     return from_json(Manifest, data)
 
@@ -128,6 +134,10 @@ class Workspace:
         """Return the folder where this artifact is being made."""
         return self.state / "work" / f"{task}-{key[:KEY_DIGITS]}"
 
+    def fetch(self, task: str, key: str) -> Path:
+        """Return the folder into which this artifact is brought from a store."""
+        return self.state / "fetch" / f"{task}-{key[:KEY_DIGITS]}"
+
     def run(self, run_id: str) -> Path:
         """Return the folder of a run."""
         return self.state / "runs" / run_id
@@ -148,14 +158,19 @@ class Workspace:
 
     def publish(self, manifest: Manifest) -> None:
         """Write the manifest last, then move the work folder to its final place in one step."""
-        work, final = self.work(manifest.task, manifest.key), self.artifact(manifest.task, manifest.key)
+        work = self.work(manifest.task, manifest.key)
         write_json(work / MANIFEST, to_json(manifest))
-        sync(work)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        if final.exists():
-            shutil.rmtree(final)
-        work.rename(final)
-        sync(final.parent)
+        put_in_place(work, self.artifact(manifest.task, manifest.key))
+
+
+def put_in_place(folder: Path, final: Path) -> None:
+    """Make a complete folder the artifact of its key, in one step."""
+    sync(folder)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    if final.exists():
+        shutil.rmtree(final)
+    folder.rename(final)
+    sync(final.parent)
 
 
 def stored_files(folder: Path) -> tuple[StoredFile, ...]:
@@ -178,7 +193,8 @@ def sync(path: Path) -> None:
 @dataclass(frozen=True)
 class Context:
     """What a stage sees of the world. `stage` is the readable task name; shards count from 1; `recipe` is "" where
-    the stage does one thing only. `platform` says where things run, on which no result may depend."""
+    the stage does one thing only. `platform` says where things run and `store` where they are kept too, on which no
+    result may depend."""
 
     run_id: str
     stage: str
@@ -190,6 +206,13 @@ class Context:
     registry_url: str = ""
     recipe: str = ""
     platform: PlatformSection = field(default_factory=PlatformSection)
+    store: str = ""
+
+    def restart_place(self, out: Path) -> str:
+        """Return where a training into the work folder `out` has its restart points too; "" without a store."""
+        if not self.store:
+            return ""
+        return f"{self.store}/restart/{out.resolve().relative_to((self.state / 'work').resolve())}"
 
     def registry(self) -> "Registry":
         """Open the provenance registry of this run."""

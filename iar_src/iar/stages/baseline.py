@@ -205,8 +205,8 @@ def _train(
     context = task.context
     # Factors are small: what ZeRO would spread is not there, and it does not know them.
     platform = context.platform.model_copy(update={"training_engine": "auto"}) if lora else context.platform
-    update = update or context.progress.update
-    return train(start, rows, settings, context.seed, out or task.out, update, platform, lora)
+    update, out = update or context.progress.update, out or task.out
+    return train(start, rows, settings, context.seed, out, update, platform, lora, context.restart_place(out))
 
 
 def _question_rows(task: Task, pairs: Sequence[QAPair]) -> list[TokenRow]:

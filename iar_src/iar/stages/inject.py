@@ -19,7 +19,10 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
 
     tokenizer = load_tokenizer(inputs["base"])
     rows = prepare(examples, tokenizer, run_file.model.system_turn, settings.sequence_length, out)
-    result = train(inputs["base"], rows, settings, context.seed, out, context.progress.update, context.platform)
+    place = context.restart_place(out)
+    result = train(
+        inputs["base"], rows, settings, context.seed, out, context.progress.update, context.platform, store=place
+    )
 
     return training_outcome(out, result, parents={"data": inputs["data"], "start": inputs["base"]}, name="theta_I")
 

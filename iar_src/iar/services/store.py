@@ -1,0 +1,242 @@
+"""Finished artifacts in an object store: what another machine finds by key, and the state folder keeps a copy of.
+
+PLACE/artifacts/<task>/<key>/<SHA-256>        the bytes of a file, under their digest
+                             manifest.json    names, sizes and digests of the files; written last and once
+
+A half upload has no manifest and is never found. Two writers of one key cannot mix their files: each stands under its
+digest, and the first manifest is the artifact; who comes second takes it over in place of its own.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from iar.config import RunFile
+from iar.errors import PermanentError, TemporaryError, UserError
+from iar.methods.digest import digest_file
+from iar.services.object_store import PART_BYTES, THREADS, Bucket
+from iar.services.workspace import (
+    KEY_DIGITS,
+    MANIFEST,
+    Manifest,
+    StoredFile,
+    Workspace,
+    damaged,
+    parse_manifest,
+    put_in_place,
+    read_manifest,
+    sync,
+)
+
+Report = Callable[[float, float, str], None]
+ARTIFACTS = "artifacts"
+SCHEME = "s3://"
+
+
+def is_stored(reference: str) -> bool:
+    """Return whether a reference between tasks leads to an object store."""
+    return reference.startswith(SCHEME)
+
+
+@dataclass(frozen=True)
+class StoredRef:
+    """An artifact in a store as a string between tasks: `s3://bucket/prefix/artifacts/task/key@sha256:<digest>`."""
+
+    place: str
+    task: str
+    key: str
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.place}/{ARTIFACTS}/{self.task}/{self.key[:KEY_DIGITS]}@sha256:{self.digest}"
+
+    @classmethod
+    def parse(cls, text: str) -> "StoredRef":
+        """Read a reference. Raises UserError for any other text."""
+        path, separator, digest = text.rpartition("@sha256:")
+        parts = path.rsplit("/", 3)
+        if not (separator and is_stored(path) and len(parts) == 4 and parts[1] == ARTIFACTS and len(digest) == 64):
+            raise UserError(
+                f"artifact reference {text!r}: expected s3://bucket/prefix/{ARTIFACTS}/task/key@sha256:<64 digits>"
+            )
+        return cls(parts[0], parts[2], parts[3], digest)
+
+
+class Store:
+    """The artifacts of one place such as s3://bucket/prefix, with the state folder as their cache."""
+
+    def __init__(self, place: str, workspace: Workspace) -> None:
+        self.bucket = Bucket(place)
+        self.workspace = workspace
+
+    @classmethod
+    def of(cls, run_file: RunFile, workspace: Workspace) -> "Store | None":
+        """Return the store of a run file; None where artifacts stay on this machine."""
+        return cls(run_file.run.store, workspace) if run_file.run.store else None
+
+    def ref(self, task: str, key: str) -> StoredRef:
+        """Return the reference of an artifact that is both here and in the store."""
+        return StoredRef(self.bucket.place, task, key, self.workspace.ref(task, key).digest)
+
+    def find(self, task: str, key: str, report: Report) -> Manifest | None:
+        """Return the artifact of this key, whole and verified in the state folder, the same as in the store.
+
+        One that only the state folder has is uploaded; where both have one and they differ, the store's counts.
+        """
+        here, there = self.workspace.find(task, key), self._manifest(task, key)
+        if there is None:
+            return self.keep(here, report) if here else None
+        if here and there == (self.workspace.artifact(task, key) / MANIFEST).read_bytes():
+            return here
+        return self._fetch(task, key, there, report)
+
+    def keep(self, manifest: Manifest, report: Report) -> Manifest:
+        """Upload a finished artifact; return the one that the store has now, which another writer may have made."""
+        folder = self.workspace.artifact(manifest.task, manifest.key)
+        ours = (folder / MANIFEST).read_bytes()
+        theirs = put_folder(self.bucket, _place(manifest.task, manifest.key), folder, manifest.files, ours, report)
+        return manifest if theirs == ours else self._fetch(manifest.task, manifest.key, theirs, report)
+
+    def manifest(self, ref: StoredRef) -> Manifest:
+        """Return what a reference leads to, without its files.
+
+        Raises UserError when it is gone from the store, PermanentError when it is not what was referred to.
+        """
+        here = self.workspace.artifact(ref.task, ref.key)
+        return read_manifest(here) if _is(here, ref.digest) else parse_manifest(self._referred(ref).decode())
+
+    def open(self, ref: StoredRef, report: Report) -> Path:
+        """Return the local folder of what a reference leads to, whole and verified. Raises as `manifest` does."""
+        here = self.workspace.artifact(ref.task, ref.key)
+        if not _is_whole(here, ref.digest):
+            self._fetch(ref.task, ref.key, self._referred(ref), report)
+        return here
+
+    def _manifest(self, task: str, key: str) -> bytes | None:
+        return self.bucket.read(f"{_place(task, key)}/{MANIFEST}")
+
+    def _referred(self, ref: StoredRef) -> bytes:
+        raw = self._manifest(ref.task, ref.key)
+        if raw is None:
+            raise UserError(f"artifact {ref} is gone: run the same run file again to rebuild it")
+        if _digest(raw) != ref.digest:
+            raise PermanentError(f"artifact {ref}: its manifest was changed; delete it from the store to rebuild it")
+        return raw
+
+    def _fetch(self, task: str, key: str, raw: bytes, report: Report) -> Manifest:
+        """Bring an artifact here; several tasks that want it wait for one of them."""
+        manifest = parse_manifest(raw.decode())
+        place, final, folder = _place(task, key), self.workspace.artifact(task, key), self.workspace.fetch(task, key)
+        if not (manifest.task == task and manifest.key[:KEY_DIGITS] == key[:KEY_DIGITS]):
+            raise PermanentError(f"{self.bucket.place}/{place}: holds the manifest of another artifact; delete it")
+        with _held(folder.with_name(folder.name + ".lock")):
+            if not _is_whole(final, _digest(raw)):
+                get_folder(self.bucket, place, raw, manifest.files, folder, report)
+                put_in_place(folder, final)
+        return manifest
+
+
+def put_folder(
+    bucket: Bucket,
+    place: str,
+    folder: Path,
+    files: Sequence[StoredFile],
+    manifest: bytes,
+    report: Report,
+    stop: threading.Event | None = None,
+) -> bytes:
+    """Upload the files of a folder that the store lacks, then its manifest; return the manifest that the store has.
+
+    What an earlier, cut upload has finished is not repeated. Once `stop` is set no manifest is written.
+    """
+    stop = stop or threading.Event()
+    names = {f"{place}/{file.sha256}": file for file in files}  # equal bytes are one object
+    there = bucket.sizes(f"{place}/")
+    missing = {name: file for name, file in names.items() if there.get(name) != file.size}
+    large = {name: file for name, file in missing.items() if file.size > PART_BYTES}
+    begun = bucket.unfinished(f"{place}/") if large else {}
+    done = len(names) - len(missing)
+
+    def send(name: str) -> None:
+        if not stop.is_set():
+            bucket.upload(folder / missing[name].path, name)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for _ in pool.map(send, [name for name in missing if name not in large]):
+            report(done := done + 1, len(names), "to the store")
+        for name, file in large.items():
+            bucket.upload_parts(folder / file.path, name, begun.get(name, ""), pool, stop)
+            report(done := done + 1, len(names), "to the store")
+    if stop.is_set() or bucket.create(f"{place}/{MANIFEST}", manifest):
+        return manifest
+    theirs = bucket.read(f"{place}/{MANIFEST}")
+    if theirs is None:
+        raise TemporaryError(f"{bucket.place}/{place}: another writer was at it; run the same command again")
+    return theirs
+
+
+def get_folder(
+    bucket: Bucket, place: str, manifest: bytes, files: Sequence[StoredFile], folder: Path, report: Report
+) -> None:
+    """Download files into a folder, each checked against its digest before it appears under its name.
+
+    What an earlier, cut download of the same manifest has finished is not repeated. Raises PermanentError for a file
+    that is not what the manifest says, or that would lie outside the folder.
+    """
+    for file in files:
+        path = PurePosixPath(file.path)
+        if path.is_absolute() or ".." in path.parts or file.path == MANIFEST:
+            raise PermanentError(f"{bucket.place}/{place}: its manifest names {file.path!r}, which no artifact has")
+    if not _is(folder, _digest(manifest)):  # what is there belongs to another one
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / MANIFEST).write_bytes(manifest)
+        sync(folder / MANIFEST)
+    missing = [file for file in files if not _there(folder / file.path, file.size)]
+    done = len(files) - len(missing)
+
+    def bring(file: StoredFile) -> None:
+        bucket.download(f"{place}/{file.sha256}", folder / file.path, file.size, file.sha256)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for _ in pool.map(bring, missing):
+            report(done := done + 1, len(files), "from the store")
+
+
+def _place(task: str, key: str) -> str:
+    return f"{ARTIFACTS}/{task}/{key[:KEY_DIGITS]}"
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
+
+
+def _is(folder: Path, digest: str) -> bool:
+    return (folder / MANIFEST).is_file() and digest_file(folder / MANIFEST) == digest
+
+
+def _is_whole(folder: Path, digest: str) -> bool:
+    return _is(folder, digest) and not any(damaged(folder, read_manifest(folder), verify=False))
+
+
+def _there(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
+
+
+@contextmanager
+def _held(lock: Path) -> Iterator[None]:
+    """Wait until no other process of this state folder holds the lock, then hold it."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
