@@ -82,7 +82,7 @@ def test_a_value_is_taken_as_text_whatever_it_looks_like(compiled: RunFile) -> N
         ({"gpu_pool": "h100"}, "gpu_pool: 'h100' is no label of nodes; write label=value"),
         ({"run_file": "run: {name: x}\ndocuments: 3"}, "run_file:2: documents: 3 is not a section"),
         ({"run_file": "/state/nowhere.yaml"}, "run_file: /state/nowhere.yaml: No such file or directory; tasks see"),
-        ({"run_file": "s3://iar/x.yaml"}, "run_file: s3://iar/x.yaml: "),
+        ({"run_file": "s3://iar/x.yaml"}, "run_file: reading s3://iar/x.yaml: no credentials"),
     ],
 )
 def test_a_bad_value_is_one_line_that_names_its_field(

@@ -69,12 +69,13 @@ def postgresql_server() -> Iterator[str]:
 
 
 @contextmanager
-def mlflow_server(home: Path) -> Iterator[str]:
-    """Run an `mlflow server` with everything below `home`; yield its address."""
+def mlflow_server(home: Path, database: str = "") -> Iterator[str]:
+    """Run an `mlflow server` with everything below `home`, or its tables in `database`; yield its address."""
     address = f"http://127.0.0.1:{(port := free_port())}"
     command = [
         sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-        "--backend-store-uri", f"sqlite:///{home}/server.db", "--artifacts-destination", str(home / "artifacts"),
+        "--backend-store-uri", database or f"sqlite:///{home}/server.db",
+        "--artifacts-destination", str(home / "artifacts"),
     ]  # fmt: skip
     with (home / "log").open("w") as log:
         server = subprocess.Popen(command, cwd=home, stdout=log, stderr=log, start_new_session=True)

@@ -1,8 +1,5 @@
 """Promotion with what a team has: an MLflow server that keeps the artifacts, and MLflow and registry in PostgreSQL."""
 
-import os
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -16,8 +13,7 @@ from iar.errors import UserError
 from iar.services.promotion import history, promote, rollback
 from iar.services.retraction import retract
 from tests.services.test_promotion import Books
-from tests.services_real.conftest import free_port
-from tests.services_real.test_tracking_server import wait_until_healthy
+from tests.services_real.conftest import mlflow_server
 
 pytestmark = pytest.mark.services
 
@@ -34,21 +30,9 @@ def new_database(server: str) -> str:
 @pytest.fixture(scope="module")
 def tracking_uri(postgresql_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An MLflow server on a database of its own."""
-    home = tmp_path_factory.mktemp("mlflow-postgresql")
-    address = f"http://127.0.0.1:{(port := free_port())}"
     database = f"postgresql://iar:s3cret@{postgresql_server}/{new_database(postgresql_server)}"
-    command = [
-        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-        "--backend-store-uri", database, "--artifacts-destination", str(home / "artifacts"),
-    ]  # fmt: skip
-    with (home / "log").open("w") as log:
-        server = subprocess.Popen(command, cwd=home, stdout=log, stderr=log, start_new_session=True)
-        try:
-            wait_until_healthy(address, server, home / "log")
-            yield address
-        finally:
-            os.killpg(server.pid, 15)
-            server.wait(120)
+    with mlflow_server(tmp_path_factory.mktemp("mlflow-postgresql"), database) as address:
+        yield address
 
 
 @pytest.fixture

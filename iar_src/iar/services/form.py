@@ -126,7 +126,7 @@ def _text_of(given: str) -> tuple[str, str]:
     if url.scheme in ("http", "https"):
         content = _from_http(given, name)
     elif url.scheme == "s3":
-        content = _from_s3(url.netloc, url.path.lstrip("/"), name)
+        content = _from_s3(given)
     else:
         content = _from_file(Path(unquote(url.path)), name)
     if len(content) > MOST_BYTES:
@@ -168,15 +168,14 @@ def _from_http(address: str, name: str) -> bytes:
         ) from error
 
 
-def _from_s3(bucket: str, key: str, name: str) -> bytes:
-    import boto3
-    from botocore.exceptions import BotoCoreError, ClientError
+def _from_s3(place: str) -> bytes:
+    from iar.services.object_store import Bucket
 
+    folder, _, file = place.rpartition("/")
     try:
-        body = boto3.client("s3").get_object(Bucket=bucket, Key=key)["Body"]
-        return bytes(body.read(MOST_BYTES + 1))
-    except (BotoCoreError, ClientError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(
-            f"run_file: {name}: {reason}; check the address, AWS_ENDPOINT_URL and the keys in platform.pool.secrets"
-        ) from error
+        content = Bucket(folder).read(file, MOST_BYTES + 1)
+    except IarError as error:
+        raise type(error)(f"run_file: {error}") from error
+    if content is None:
+        raise UserError(f"run_file: {place}: no such object; correct the address")
+    return content

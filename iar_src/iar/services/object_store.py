@@ -61,17 +61,17 @@ class Bucket:
         """Opened by the first request, which is made before threads share this."""
         return _open_client(self.place)
 
-    def read(self, name: str) -> bytes | None:
-        """Return the bytes of a small object; None where there is none."""
+    def read(self, name: str, most: int | None = None) -> bytes | None:
+        """Return the bytes of a small object, the first `most` where given; None where there is none."""
         from botocore.exceptions import ResponseStreamingError
 
         with self._explained("reading", name):
             try:
                 found = self._get(name, 0)
-                return None if found is None else bytes(found.read())
+                return None if found is None else bytes(found.read(most))
             except ResponseStreamingError:  # the client repeats requests, and leaves streams that break to us
                 found = self._get(name, 0)
-                return None if found is None else bytes(found.read())
+                return None if found is None else bytes(found.read(most))
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a small object unless there is one, in one step; return whether it was written."""
