@@ -84,7 +84,15 @@ class S3Server:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             start_response(reply[0], [("Content-Type", "application/xml"), ("Content-Length", str(len(reply[1])))])
             return [reply[1]]
-        return self.after(request, self._moto(environ, start_response))
+        try:
+            return self.after(request, self._moto(environ, start_response))
+        except KeyError:
+            # moto's answer to a part of an upload that another writer has just completed; S3 has a name for it.
+            if request.kind != "UploadPart":
+                raise
+            status, body = error("NoSuchUpload", "404 Not Found")
+            start_response(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+            return [body]
 
 
 @contextmanager

@@ -64,6 +64,14 @@ def test_a_baselines_setting_reaches_only_its_own_recipe(tmp_path: Path) -> None
     assert changed_recipes(tmp_path, align={"epochs": 9}) == set(RECIPES) - {"fapm"}
 
 
+def test_a_place_that_is_not_given_is_not_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings, inputs = run_file(tmp_path), BASELINE_INPUTS["cpt-sft"]
+    before = key_parts("baseline", settings, inputs, recipe="cpt-sft")
+    (tmp_path / "notes.txt").write_text("of nobody's concern")
+    assert key_parts("baseline", settings, inputs, recipe="cpt-sft") == before
+
+
 def test_recipes_with_the_same_inputs_have_different_keys(tmp_path: Path) -> None:
     settings, inputs = run_file(tmp_path), {"data": "1", "base": "2"}
     assert key_parts("baseline", settings, inputs, recipe="lora") != key_parts(

@@ -63,7 +63,8 @@ def test_the_estimate_is_near_the_true_peak(
 ) -> None:
     settings = settings_with(micro_batch_tokens, dtype, checkpointing)
     length = min(micro_batch_tokens, 256)
-    rows = rows_of(micro_batch_tokens // length, length)
+    # Two passes: the first one's gradients are there in the second.
+    rows = rows_of(2 * micro_batch_tokens // length, length)
     shape = shape_of(ModelSection(source=str(tiny_model_folder)))
     assert shape is not None
     estimated = 1e9 * total(shape, settings, "single", 1)
@@ -126,7 +127,9 @@ def test_an_engine_that_divides_more_takes_no_more(
 ) -> None:
     settings = settings_with(count, dtype, checkpointing)
     zero3, zero2, ddp = (total(shape, settings, engine, ranks) for engine in ("zero3", "zero2", "ddp"))
-    assert zero3 <= zero2 <= ddp == total(shape, settings, "single", 1)
+    single = total(shape, settings, "single", 1)
+    # One process that computes in fp32 keeps no masters beside its weights.
+    assert zero3 <= zero2 <= ddp and (single < ddp if dtype == "float32" else single == ddp)
 
 
 @given(shapes, tokens, dtypes, st.sampled_from(["zero2", "zero3"]), st.integers(2, 128))

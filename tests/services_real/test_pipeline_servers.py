@@ -82,8 +82,9 @@ def test_the_store_has_each_artifact_once_and_no_restart_point_is_left(ended: En
 
 def test_tasks_hand_on_references_into_the_store(ended: Ended) -> None:
     outputs = list((Path(ended.first.run.state) / "kfp").rglob("executor_output.json"))
-    handed = [json.loads(path.read_text())["parameterValues"]["Output"] for path in outputs]
-    assert handed and all(StoredRef.parse(text).place == PLACE for text in handed)
+    values = [json.loads(path.read_text())["parameterValues"] for path in outputs]
+    handed = [value["Output"] for value in values if "run_file" not in value]  # the form hands on the run file
+    assert len(handed) == len(values) - 1 > 0 and all(StoredRef.parse(text).place == PLACE for text in handed)
 
 
 def test_status_lineage_and_the_picked_model_work_on_both_machines(

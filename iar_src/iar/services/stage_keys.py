@@ -162,6 +162,8 @@ def look_up(data: dict[str, Any], place: str) -> Any:
 
 def digest_place(place: str) -> str:
     """Return the digest of a file's bytes, of all files below a folder, or "" where there is neither."""
+    if not place:  # as a path it would be the working folder
+        return ""
     path = Path(place)
     if path.is_file():
         return digest_file(path)

@@ -95,8 +95,8 @@ def estimate(
         inputs=tokens * shape.layers * element * shape.hidden,
         outside=tokens * outside,
         block=tokens * (block + block_gradients) + element * head_gradient,
-        # The head's gradient lies there in fp32 and in the compute dtype.
-        logits=_logits(shape, settings.micro_batch_tokens) + (FP32_BYTES + element) * head_gradient,
+        logits=_logits(shape, settings.micro_batch_tokens)
+        + _head_gradient_bytes(settings.micro_batch_tokens, element) * head_gradient,
         update=0.0 if one_copy else element * trained if gradient_parts == 1 else shard,
         checkpointing=settings.activation_checkpointing,
         merge=(element + FP32_BYTES) * parameters if adapter else 0.0,
@@ -123,6 +123,14 @@ def _logits(shape: ModelShape, tokens: int) -> float:
     from iar.methods.losses import CHUNK_POSITIONS
 
     return 2 * FP32_BYTES * min(CHUNK_POSITIONS, tokens) * shape.vocabulary / GB
+
+
+def _head_gradient_bytes(tokens: int, element: int) -> int:
+    """Return bytes a weight of the head: its gradient's sum in fp32, and a chunk's part or the compute dtype's copy."""
+    from iar.methods.losses import CHUNK_POSITIONS
+
+    one_copy = element == FP32_BYTES and tokens <= CHUNK_POSITIONS
+    return FP32_BYTES + (0 if one_copy else element)
 
 
 def _buffers(shape: ModelShape, element: int, engine: EngineName, ranks: int) -> float:
