@@ -221,7 +221,6 @@ def packed_attention(
 ) -> "tuple[torch.Tensor, None]":
     """Attention of each row to itself and the shared tokens; query, key, value [1, heads, N, size]."""
     import torch
-    from torch.nn.functional import scaled_dot_product_attention
 
     if softcap is not None or s_aux is not None:
         raise UserError(
@@ -245,25 +244,39 @@ def packed_attention(
             return padded(states_1HND)
         return torch.cat([states_1HND[:, :, :shared].expand(rows, -1, -1, -1), padded(states_1HND)], dim=2)
 
-    mask = packing.mask(sliding_window)
-    mixed_BHTD = scaled_dot_product_attention(
-        padded(query),
-        behind_shared(key),
-        behind_shared(value),
-        attn_mask=mask,
-        is_causal=mask is None,
-        scale=scaling,
-        enable_gqa=True,
-    )
+    mixed_BHTD = attend(padded(query), behind_shared(key), behind_shared(value), packing.mask(sliding_window), scaling)
     mixed_1RHD = mixed_BHTD.transpose(1, 2).flatten(0, 1).index_select(0, packing.places_R)[None]
     if not shared:
         return mixed_1RHD, None
     query, key, value = query[:, :, :shared], key[:, :, :shared], value[:, :, :shared]
-    mask = packing.shared_mask(sliding_window)
-    mixed_1HSD = scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
-    )
+    mixed_1HSD = attend(query, key, value, packing.shared_mask(sliding_window), scaling)
     return torch.cat([mixed_1HSD.transpose(1, 2), mixed_1RHD], dim=1), None
+
+
+def attend(
+    query_BHTD: "torch.Tensor",
+    key_BGKD: "torch.Tensor",
+    value_BGKD: "torch.Tensor",
+    mask_TK: "torch.Tensor | None",
+    scaling: float,
+) -> "torch.Tensor":
+    """Return the attention of H heads to G groups of keys, [B, H, T, D]; no mask = causal order."""
+    from torch.nn.functional import scaled_dot_product_attention
+
+    from iar.methods.attention import SHORT_SCORES, short_attention
+
+    scores = query_BHTD.shape[2] * key_BGKD.shape[2]
+    if query_BHTD.requires_grad and query_BHTD.device.type == "cpu" and scores <= SHORT_SCORES:
+        return short_attention(query_BHTD, key_BGKD, value_BGKD, mask_TK, scaling)
+    return scaled_dot_product_attention(
+        query_BHTD,
+        key_BGKD,
+        value_BGKD,
+        attn_mask=mask_TK,
+        is_causal=mask_TK is None,
+        scale=scaling,
+        enable_gqa=True,
+    )
 
 
 @cache

@@ -234,11 +234,13 @@ class ReplicaEngine:
         own = rows if self.world.ranks == 1 else rank_parts(rows, self.world.ranks)[self.world.rank]
         passes = Passes()
         for batch in micro_batches(own, self.settings.micro_batch_tokens, padded=not self.settings.packing):
-            self._accumulate(batch, len(rows), passes)
+            self._accumulate(batch, len(rows), passes, first=passes.positions == 0)
+        if not own:
+            self._no_gradient()
         self._sum_over_ranks()
         return passes.over_ranks(self.world, self._clip())
 
-    def _accumulate(self, rows: Sequence[TokenRow], rows_in_step: int, passes: Passes) -> None:
+    def _accumulate(self, rows: Sequence[TokenRow], rows_in_step: int, passes: Passes, first: bool) -> None:
         import torch
 
         batch = make_batch(rows, rows_in_step, self.settings.packing, self.device)
@@ -248,9 +250,17 @@ class ReplicaEngine:
         if self.one_copy:
             return
         with torch.no_grad():
-            torch._foreach_add_(self.gradient_views, [cast("torch.Tensor", weight.grad) for weight in self.weights])
-            for weight in self.weights:
+            # Cast one by one: foreach casts all gradients first (fresh memory), and a mixed addition is not vectorised.
+            for total, weight in zip(self.gradient_views, self.weights, strict=True):
+                gradient = cast("torch.Tensor", weight.grad)
+                total.copy_(gradient) if first else total.add_(gradient.float())
                 weight.grad = None
+
+    def _no_gradient(self) -> None:
+        """Clear what the step before left, where this rank has no row of the step."""
+        import torch
+
+        torch._foreach_zero_(self.gradient_views)
 
     def _sum_over_ranks(self) -> None:
         """Add up the gradients of all ranks, once a step: the weights 1 / (|y| x rows) hold for the whole step."""
@@ -282,7 +292,6 @@ class ReplicaEngine:
             return
         with torch.no_grad():
             torch._foreach_copy_(self.weights, list(self.masters.values()))
-            torch._foreach_zero_(self.gradient_views)
 
     def state(self) -> "dict[str, torch.Tensor]":
         """Return this rank's share of masters and optimizer state, whole tensors by name."""
