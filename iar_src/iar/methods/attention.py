@@ -59,7 +59,7 @@ def short_attention(
     mask_TK: torch.Tensor | None,
     scaling: float,
 ) -> torch.Tensor:
-    """Return softmax(scaling x query key^T) value of H heads, each group of H / G heads with its own keys, [B, H, T, D].
+    """Return softmax(scaling x query key^T) value, [B, H, T, D]; each of G groups of heads has its own keys and values.
 
     mask_TK: which keys a query sees; None = causal order of equally many queries and keys.
     """
