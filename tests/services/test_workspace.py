@@ -9,15 +9,17 @@ from hypothesis import strategies as st
 
 from iar.errors import PermanentError, UserError
 from iar.records import Lineage, Outcome
-from iar.services.workspace import Manifest, Ref, Workspace, stored_files
+from iar.services.workspace import STEPS, Manifest, Ref, Workspace, stored_files
 
 KEY = "ab" * 32
 
 
-def publish(workspace: Workspace, text: str = "hello", started: float = 1.0) -> Ref:
+def publish(workspace: Workspace, text: str = "hello", started: float = 1.0, log: str = "") -> Ref:
     work = workspace.work("inject", KEY)
     (work / "checkpoint").mkdir(parents=True)
     (work / "checkpoint" / "model.bin").write_text(text)
+    if log:
+        (work / STEPS).write_text(log)
     outcome = Outcome({"loss": 0.5}, "**ok**", (Lineage("dataset", "d", "rows", {"n": 1}, (("data", "x"),)),))
     manifest = Manifest("inject", "inject", KEY, {"stage": "inject"}, "c", started, 2.0, stored_files(work), outcome)
     workspace.publish(manifest)
@@ -39,6 +41,8 @@ def test_content_does_not_depend_on_when_it_was_made(tmp_path: Path) -> None:
     first = publish(Workspace(tmp_path / "a"), started=1.0).open()
     second = publish(Workspace(tmp_path / "b"), started=2.0).open()
     assert first.content == second.content
+    timings = [publish(Workspace(tmp_path / name), log=f'{{"seconds": {name}}}').open() for name in ("1", "2")]
+    assert timings[0].content == timings[1].content
     assert publish(Workspace(tmp_path / "c"), text="other").open().content != first.content
 
 

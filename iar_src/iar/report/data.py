@@ -25,7 +25,7 @@ from iar.report.recipes import RecipeRow, recipe_rows, rows_json
 from iar.services.baselines import baseline_folders
 from iar.services.checkpoints import read_json
 from iar.services.judges import judge_names
-from iar.services.workspace import MANIFEST, read_manifest
+from iar.services.workspace import MANIFEST, STEPS, read_manifest
 
 SUITES = ("domain", "ifeval", "mmlu", "msbench")
 TRAININGS = (("inject", "theta_I"), ("tuned", "theta_IA"), ("vanilla", "vanilla"))
@@ -108,7 +108,7 @@ def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportDa
         baselines=tuple(recipe for recipe, _ in baselines),
         recipes=recipe_rows(inputs, test or validation, tested if test else validated, selection.pick, run_file),
         baseline_trainings=tuple(
-            _training(folder, recipe) for recipe, folder in baselines if (folder / "steps.jsonl").is_file()
+            _training(folder, recipe) for recipe, folder in baselines if (folder / STEPS).is_file()
         ),
     )
 
@@ -188,7 +188,7 @@ def _differences(tested: Iterable[Path]) -> Iterator[PairedDifference]:
 
 
 def _training(folder: Path, model: str) -> Training:
-    lines = (folder / "steps.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (folder / STEPS).read_text(encoding="utf-8").splitlines()
     steps = [json.loads(line) for line in lines]
     return Training(
         model=model,

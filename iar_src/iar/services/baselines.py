@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iar.records import Baseline, from_json, to_json, write_json
+from iar.services.workspace import STEPS
 
 RECORD = "baseline.json"
 ROLE = "baselines_"
@@ -24,7 +25,7 @@ class TrainedTokens:
 
 def trained_tokens(artifact: Path) -> TrainedTokens:
     """Return what a finished training counted in its step log."""
-    lines = (artifact / "steps.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (artifact / STEPS).read_text(encoding="utf-8").splitlines()
     steps = [json.loads(line) for line in lines]
     return TrainedTokens(*(int(sum(step[name] for step in steps)) for name in ("tokens", "target_tokens")))
 

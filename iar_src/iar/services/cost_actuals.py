@@ -11,7 +11,7 @@ from iar.services.baselines import trained_tokens
 from iar.services.llm_answers import Answered, read_completion
 from iar.services.reply_cache import FILE_NAME, open_cache
 from iar.services.scoring import ITEMS, REPLIES, SCORES
-from iar.services.workspace import Manifest, Ref, Workspace
+from iar.services.workspace import STEPS, Manifest, Ref, Workspace
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def _actuals(run_file: RunFile) -> Iterator[tuple[str, Actual]]:
     for marker in markers:
         ref = Ref.parse(marker["ref"])
         manifest = ref.open()
-        trained = (ref.path / "steps.jsonl").is_file()
+        trained = (ref.path / STEPS).is_file()
         tokens = trained_tokens(ref.path).tokens if trained else _generated(ref.path)
         gpus = (platform.processes if trained else 1) if trained or any(ref.path.glob(f"*/{REPLIES}")) else 0
         hours = manifest.seconds * gpus / 3600 if on_gpus else None

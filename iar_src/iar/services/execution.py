@@ -20,7 +20,7 @@ from iar.records import Outcome, write_json
 from iar.services.progress import Progress
 from iar.services.stage_keys import STAGES, key_parts
 from iar.services.store import Report, Store, StoredRef, is_stored
-from iar.services.workspace import Context, Manifest, Ref, Workspace, stored_files
+from iar.services.workspace import STEPS, Context, Manifest, Ref, Workspace, stored_files
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 MAX_TRACKED_BYTES = 1_000_000
@@ -209,7 +209,7 @@ def _record_lineage(task: Task, manifest: Manifest) -> None:
 def _track(task: Task, manifest: Manifest, folder: Path) -> None:
     from iar.services.tracking import Tracker
 
-    steps = folder / "steps.jsonl"
+    steps = folder / STEPS
     lines = steps.read_text(encoding="utf-8").splitlines() if steps.is_file() else []
     small = [path for path in sorted(folder.glob("*.json")) if path.stat().st_size <= MAX_TRACKED_BYTES]
     tracker = Tracker(task.run_file, task.run_file.run_id, task.workspace.state)

@@ -18,9 +18,7 @@ from iar.records import from_json, to_json
 from iar.services.linking import link_tree
 from iar.services.object_store import Bucket
 from iar.services.store import get_folder, put_folder
-from iar.services.workspace import MANIFEST, StoredFile, stored_files
-
-LOG = "steps.jsonl"
+from iar.services.workspace import MANIFEST, STEPS, StoredFile, stored_files
 
 
 class PointStore:
@@ -64,8 +62,8 @@ class PointStore:
             if aside.exists():  # on its way already
                 return
             link_tree(point, aside)
-            if self.log.is_file() and not (aside / LOG).exists():
-                shutil.copyfile(self.log, aside / LOG)
+            if self.log.is_file() and not (aside / STEPS).exists():
+                shutil.copyfile(self.log, aside / STEPS)
             if self._waiting is not None:
                 shutil.rmtree(self._waiting)
             self._waiting = aside
@@ -114,8 +112,8 @@ class PointStore:
             print(f"restart point passed over: {error}", file=sys.stderr)
             shutil.rmtree(part, ignore_errors=True)
             return False
-        if (part / LOG).is_file():
-            shutil.copyfile(part / LOG, self.log)
+        if (part / STEPS).is_file():
+            shutil.copyfile(part / STEPS, self.log)
         shutil.rmtree(self.folder / step, ignore_errors=True)
         part.rename(self.folder / step)
         return True

@@ -37,9 +37,9 @@ from iar.services.telemetry import (
     summarise,
 )
 from iar.services.train_engines import Engine, EngineName, ReplicaEngine, StepGradient, open_engine
+from iar.services.workspace import STEPS
 
 Watch = Callable[[int, int, str], None]
-STEPS = "steps.jsonl"
 SHOWN_ROWS = 8
 LOG_LINES = 5
 
