@@ -16,4 +16,4 @@ def keep_freed_memory() -> None:
     if mallopt:
         mmap_threshold, trim_threshold = -3, -1  # malloc.h: M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
         mallopt(mmap_threshold, 1 << 30)
-        mallopt(trim_threshold, (1 << 31) - 1)
+        mallopt(trim_threshold, -1)  # never
