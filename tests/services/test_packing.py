@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 from iar.errors import UserError
 from iar.methods.batching import TokenRow
 from iar.services.packing import pack_rows, packed_attention, pad_rows, register_attention, varlen_attention
+from iar.services.train_engines import batch_loss
 
 SHAPE = {
     "vocab_size": 50,
@@ -38,26 +39,51 @@ def token_rows(shared: int) -> list[TokenRow]:
     ]
 
 
+@pytest.mark.parametrize("multiple", [1, 16])
 @pytest.mark.parametrize("shared", [0, 1, 11])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_a_packed_row_has_the_states_it_has_alone(config: PreTrainedConfig, shared: int) -> None:
+def test_a_packed_row_has_the_states_it_has_alone(config: PreTrainedConfig, shared: int, multiple: int) -> None:
     torch.manual_seed(0)
     alone = AutoModelForCausalLM.from_config(deepcopy(config), attn_implementation="eager")
     packing = AutoModelForCausalLM.from_config(deepcopy(config), attn_implementation=register_attention())
     packing.load_state_dict(alone.state_dict())
     rows = token_rows(shared)
-    packed = pack_rows(rows, len(rows), torch.device("cpu"))
+    packed = pack_rows(rows, len(rows), torch.device("cpu"), multiple)
     assert packed.packing.shared == shared
+    assert (
+        packed.positions % multiple
+        == packed.packing.padded_BT.shape[1] % multiple
+        == len(packed.states_P) % multiple
+        == 0
+    )
+    real = packed.weights_P > 0
 
     with torch.no_grad():
         states = packing.get_decoder()(
             packed.ids_1N, position_ids=packed.position_ids_1N, packing=packed.packing, use_cache=False
-        ).last_hidden_state[0, packed.states_P]
+        ).last_hidden_state[0, packed.states_P[real]]
         wanted = [
             alone.get_decoder()(torch.tensor([row.token_ids])).last_hidden_state[0, row.prompt_length - 1 : -1]
             for row in rows
         ]
     assert torch.allclose(states, torch.cat(wanted), atol=1e-5)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_filler_changes_neither_the_loss_nor_its_gradient(packing: bool) -> None:
+    torch.manual_seed(0)
+    attention = register_attention() if packing else "sdpa"
+    model = AutoModelForCausalLM.from_config(deepcopy(CONFIGS["llama"]), attn_implementation=attention)
+    found = []
+    for multiple in (1, 16):
+        batch = (pack_rows if packing else pad_rows)(token_rows(3), 4, torch.device("cpu"), multiple)
+        model.zero_grad()
+        loss, nll_P = batch_loss(model, batch)
+        loss.backward()
+        gradient = torch.cat([weight.grad.flatten() for weight in model.parameters()])
+        found.append((loss.detach(), nll_P[batch.weights_P > 0], gradient))
+    for plain, filled in zip(*found, strict=True):
+        torch.testing.assert_close(filled, plain, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)

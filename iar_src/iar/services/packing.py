@@ -28,7 +28,8 @@ class Packing:
     """Where the rows lie in the flat sequence.
 
     padded_BT: for each of B rows the flat indices of its rest, the last one repeated up to the longest rest T;
-    places_R: where each token of the rests stands in the flattened B x T; lengths_B: tokens of each rest.
+    places_R: where each token of the rests, and of the filler behind them, stands in the flattened B x T;
+    lengths_B: tokens of each rest.
     """
 
     shared: int
@@ -93,7 +94,10 @@ class Spans:
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Flat token ids and positions, both [1, N]; the P states that predict a target, the targets, their weights."""
+    """Flat token ids and positions, both [1, N]; the P states that predict a target, the targets, their weights.
+
+    A target of weight 0 is filler.
+    """
 
     ids_1N: "torch.Tensor"
     position_ids_1N: "torch.Tensor"
@@ -136,11 +140,14 @@ class PaddedBatch:
 Batch = PackedBatch | PaddedBatch
 
 
-def pad_rows(rows: Sequence[TokenRow], rows_in_step: int, device: "torch.device") -> PaddedBatch:
-    """Return the rows below each other; each target token weighs 1 / (target length x rows in the step)."""
+def pad_rows(rows: Sequence[TokenRow], rows_in_step: int, device: "torch.device", multiple: int = 1) -> PaddedBatch:
+    """Return the rows below each other; each target token weighs 1 / (target length x rows in the step).
+
+    They are filled up to a `multiple` of tokens.
+    """
     import torch
 
-    longest = max(len(row.token_ids) for row in rows)
+    longest = round_up(max(len(row.token_ids) for row in rows), multiple)
     states: list[int] = []
     targets: list[int] = []
     weights: list[float] = []
@@ -149,6 +156,7 @@ def pad_rows(rows: Sequence[TokenRow], rows_in_step: int, device: "torch.device"
         states.extend(range(first_state, first_state + row.target_length))
         targets.extend(row.token_ids[row.prompt_length :])
         weights.extend([1.0 / (row.target_length * rows_in_step)] * row.target_length)
+    _fill_targets(states, targets, weights, multiple)
     ids = [[*row.token_ids, *row.token_ids[-1:] * (longest - len(row.token_ids))] for row in rows]
     return PaddedBatch(
         ids_BT=torch.tensor(ids, device=device),
@@ -158,11 +166,12 @@ def pad_rows(rows: Sequence[TokenRow], rows_in_step: int, device: "torch.device"
     )
 
 
-def pack_rows(rows: Sequence[TokenRow], rows_in_step: int, device: "torch.device") -> PackedBatch:
+def pack_rows(rows: Sequence[TokenRow], rows_in_step: int, device: "torch.device", multiple: int = 1) -> PackedBatch:
     """Return the rows as one flat sequence.
 
     The state at t predicts the token at t+1, so a row's states are those of its prompt's last token up
     to its last but one; each weighs 1 / (target length x rows in the step).
+    The sequence, and the rows that attention sees, are filled up to a `multiple` of tokens, which nothing depends on.
     """
     import torch
 
@@ -180,9 +189,13 @@ def pack_rows(rows: Sequence[TokenRow], rows_in_step: int, device: "torch.device
         rests.append(range(len(ids), len(ids) + len(row.token_ids) - len(shared)))
         ids.extend(row.token_ids[len(shared) :])
         positions.extend(range(len(shared), len(row.token_ids)))
-    longest = max(map(len, rests))
+    longest = round_up(max(map(len, rests)), multiple)
     padded = [[*rest, *[rest[-1]] * (longest - len(rest))] for rest in rests]
     places = [number * longest + place for number, rest in enumerate(rests) for place in range(len(rest))]
+    filler = round_up(len(ids), multiple) - len(ids)
+    for listed in (ids, positions, places):
+        listed.extend(listed[-1:] * filler)
+    _fill_targets(states, targets, weights, multiple)
     return PackedBatch(
         ids_1N=torch.tensor([ids], device=device),
         position_ids_1N=torch.tensor([positions], device=device),
@@ -196,6 +209,19 @@ def pack_rows(rows: Sequence[TokenRow], rows_in_step: int, device: "torch.device
         targets_P=torch.tensor(targets, device=device),
         weights_P=torch.tensor(weights, dtype=torch.float32, device=device),
     )
+
+
+def _fill_targets(states: list[int], targets: list[int], weights: list[float], multiple: int) -> None:
+    """Repeat the last target up to a `multiple`, weightless."""
+    filler = round_up(len(states), multiple) - len(states)
+    states.extend(states[-1:] * filler)
+    targets.extend(targets[-1:] * filler)
+    weights.extend([0.0] * filler)
+
+
+def round_up(count: int, multiple: int) -> int:
+    """Return the least multiple that is no less than `count`."""
+    return -(-count // multiple) * multiple
 
 
 def shared_prefix(rows: Sequence[TokenRow]) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from iar.errors import UserError
 from iar.methods.batching import TokenRow, micro_batches, rank_parts
 from iar.services.adapters import LoraSettings, attach, merged
 from iar.services.distributed import World
-from iar.services.hardware import compute_dtype
+from iar.services.hardware import compute_dtype, shape_multiple
 from iar.services.memory import keep_freed_memory
 from iar.services.packing import Batch, pack_rows, pad_rows, register_attention
 from iar.services.restart import RestartPoint
@@ -113,7 +113,7 @@ class Passes:
         """Take in one forward pass."""
         value = float(loss.detach())
         self.loss += value
-        self.token_nll += float(nll_P.detach().sum())
+        self.token_nll += float(nll_P.detach()[batch.weights_P > 0].sum())
         self.positions += batch.positions
         if not math.isfinite(value):
             self.suspects += tuple(row.id for row in rows)
@@ -150,9 +150,11 @@ def stored_dtype(folder: Path) -> "torch.dtype":
     return dtype
 
 
-def make_batch(rows: Sequence[TokenRow], rows_in_step: int, packing: bool, device: "torch.device") -> Batch:
+def make_batch(
+    rows: Sequence[TokenRow], rows_in_step: int, packing: bool, device: "torch.device", dtype: "torch.dtype"
+) -> Batch:
     """Return the rows of one forward pass as tensors."""
-    return (pack_rows if packing else pad_rows)(rows, rows_in_step, device)
+    return (pack_rows if packing else pad_rows)(rows, rows_in_step, device, shape_multiple(device, dtype))
 
 
 def batch_loss(model: "PreTrainedModel", batch: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
@@ -243,7 +245,7 @@ class ReplicaEngine:
     def _accumulate(self, rows: Sequence[TokenRow], rows_in_step: int, passes: Passes, first: bool) -> None:
         import torch
 
-        batch = make_batch(rows, rows_in_step, self.settings.packing, self.device)
+        batch = make_batch(rows, rows_in_step, self.settings.packing, self.device, self.model.dtype)
         loss, nll_P = batch_loss(self.model, batch)
         loss.backward()
         passes.add(rows, batch, loss, nll_P)
@@ -422,7 +424,7 @@ class ZeroEngine:
         for number in range(count):
             self.engine.set_gradient_accumulation_boundary(number + 1 == count)
             taken = own[number] if number < len(own) else filler
-            batch = make_batch(taken, len(rows), self.settings.packing, self.world.device)
+            batch = make_batch(taken, len(rows), self.settings.packing, self.world.device, self.dtype)
             loss, nll_P = self.engine(batch)
             # DeepSpeed averages over ranks where the step's weights ask for the sum.
             self.engine.backward(loss * (self.world.ranks if taken is not filler else 0.0), scale_wrt_gas=False)
