@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 from iar.errors import UserError
 from iar.methods.batching import TokenRow
 from iar.services.packing import pack_rows, packed_attention, pad_rows, register_attention, varlen_attention
-from iar.services.train_engines import batch_loss
+from iar.services.train_engines import batch_loss, make_batch
 
 SHAPE = {
     "vocab_size": 50,
@@ -67,6 +67,18 @@ def test_a_packed_row_has_the_states_it_has_alone(config: PreTrainedConfig, shar
             for row in rows
         ]
     assert torch.allclose(states, torch.cat(wanted), atol=1e-5)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_bfloat16_on_a_cpu_computes_few_lengths(packing: bool) -> None:
+    """Each length is a kernel that oneDNN compiles and keeps, so memory would grow with the steps."""
+    cpu, steps = torch.device("cpu"), [token_rows(shared) for shared in range(40)]
+    lengths = {
+        dtype: {make_batch(rows, 4, packing, cpu, dtype).positions for rows in steps}
+        for dtype in (torch.bfloat16, torch.float32)
+    }
+    assert len(lengths[torch.float32]) == 40
+    assert lengths[torch.bfloat16] <= {64, 128, 192, 256, 320}
 
 
 @pytest.mark.parametrize("packing", [True, False])
