@@ -78,7 +78,7 @@ def test_bfloat16_on_a_cpu_computes_few_lengths(packing: bool) -> None:
         for dtype in (torch.bfloat16, torch.float32)
     }
     assert len(lengths[torch.float32]) == 40
-    assert lengths[torch.bfloat16] <= {64, 128, 192, 256, 320}
+    assert len(lengths[torch.bfloat16]) <= 5
 
 
 @pytest.mark.parametrize("packing", [True, False])
