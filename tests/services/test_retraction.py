@@ -70,6 +70,25 @@ def test_what_cannot_be_retracted_is_one_line_and_changes_nothing(
     assert str(refused.value).startswith(line) and retractions(registry) == []
 
 
+def test_lineage_marks_what_is_retracted_and_does_not_fold_it_away(
+    registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = [Lineage("document", f"{n:064x}", f"{n}.md", {"source_digest": f"{n + 100:064x}"}) for n in range(1, 30)]
+    inputs = tuple(("trained-on", one.digest) for one in [DOCUMENT, *others])
+    registry.record([*others, Lineage("checkpoint", "b" * 64, "theta_IA", {}, inputs)], PRODUCER)
+    retract(registry, "document:dddd", "asked to")
+
+    assert cli.call(["lineage", "upstream", "checkpoint:b", "--state", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "checkpoint:bbbbbbbbbbbb  theta_IA",
+        "  trained-on: document:dddddddddddd  velm.md  [retracted: asked to]",
+        "  trained-on: document: 29 entries",
+    ]
+    assert cli.call(["lineage", "downstream", "document:dddd", "--state", str(tmp_path), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["id"][:10], row["retracted"]) for row in rows[:1]] == [("document:d", "asked to")]
+
+
 def test_the_command_says_what_was_made_from_it(
     registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,24 +5,40 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from iar.services.registry import Edge, Registry, short_id
+from iar.services.retraction import retracted_entries
 
 SHOWN_SIBLINGS = 20
 UNRECORDED = ("unrecorded", "")
 
 
 class Row(NamedTuple):
-    """One line of the tree. A row that stands for several entries has no `id`, and their number as its name."""
+    """One line of the tree. A row that stands for several entries has no `id`, and their number as its name.
+
+    retracted: the reason of the entry's own retraction, "" where there is none.
+    """
 
     depth: int
     role: str
     kind: str
     name: str
     id: str
+    retracted: str = ""
 
 
 class _Node(NamedTuple):
     role: str
     digest: str
+
+
+class _Known(NamedTuple):
+    """(kind, name) of entries by digest, and the reasons of those that are retracted."""
+
+    labels: dict[str, tuple[str, str]]
+    retracted: dict[str, str]
+
+    def label(self, digest: str) -> tuple[str, str]:
+        """Return kind and name of an entry."""
+        return self.labels.get(digest, UNRECORDED)
 
 
 def render_upstream(registry: Registry, digest: str, shown: int | None = SHOWN_SIBLINGS) -> list[Row]:
@@ -65,7 +81,7 @@ def format_rows(rows: Iterable[Row]) -> str:
 def _render(registry: Registry, root: str, links: Iterable[tuple[str, _Node]], shown: int | None) -> list[Row]:
     children = _spanning_tree(root, links)
     digests = {node.digest for nodes in children.values() for node in nodes}
-    return list(_rows(root, children, registry.labels(digests | {root}), shown))
+    return list(_rows(root, children, _Known(registry.labels(digests | {root}), retracted_entries(registry)), shown))
 
 
 def _spanning_tree(root: str, links: Iterable[tuple[str, _Node]]) -> dict[str, list[_Node]]:
@@ -85,27 +101,32 @@ def _spanning_tree(root: str, links: Iterable[tuple[str, _Node]]) -> dict[str, l
     return children
 
 
-def _rows(
-    root: str, children: dict[str, list[_Node]], labels: dict[str, tuple[str, str]], shown: int | None
-) -> Iterator[Row]:
+def _rows(root: str, children: dict[str, list[_Node]], known: _Known, shown: int | None) -> Iterator[Row]:
     waiting = [(0, [_Node("", root)])]
     while waiting:
         depth, members = waiting.pop()
-        kind, name = labels.get(members[0].digest, UNRECORDED)
+        digest = members[0].digest
+        kind, name = known.label(digest)
         if len(members) == 1:
-            yield Row(depth, members[0].role, kind, name, short_id(kind, members[0].digest))
+            yield Row(depth, members[0].role, kind, name, short_id(kind, digest), known.retracted.get(digest, ""))
         else:
             yield Row(depth, members[0].role, kind, f"{len(members)} entries", "")
         below = [node for member in members for node in children.get(member.digest, ())]
-        waiting += [(depth + 1, group) for group in reversed(_groups(below, labels, shown))]
+        waiting += [(depth + 1, group) for group in reversed(_groups(below, known, shown))]
 
 
-def _groups(nodes: list[_Node], labels: dict[str, tuple[str, str]], shown: int | None) -> list[list[_Node]]:
-    """Return nodes by role, kind and name; more than `shown` of one role and kind form one group."""
+def _groups(nodes: list[_Node], known: _Known, shown: int | None) -> list[list[_Node]]:
+    """Return nodes by role, kind and name; more than `shown` of one role and kind form one group.
+
+    What is retracted stands alone, before the others.
+    """
     alike: dict[tuple[str, str], list[_Node]] = defaultdict(list)
-    for node in sorted(nodes, key=lambda node: (labels.get(node.digest, UNRECORDED)[1], node.digest)):
-        alike[node.role, labels.get(node.digest, UNRECORDED)[0]].append(node)
     groups: list[list[_Node]] = []
+    for node in sorted(nodes, key=lambda node: (known.label(node.digest)[1], node.digest)):
+        if node.digest in known.retracted:
+            groups.append([node])
+        else:
+            alike[node.role, known.label(node.digest)[0]].append(node)
     for _, members in sorted(alike.items()):
         groups += [members] if shown is not None and len(members) > shown else [[node] for node in members]
     return groups
@@ -113,4 +134,5 @@ def _groups(nodes: list[_Node], labels: dict[str, tuple[str, str]], shown: int |
 
 def _line(row: Row) -> str:
     text = f"{row.id}  {row.name}".rstrip() if row.id else f"{row.kind}: {row.name}"
+    text += f"  [retracted: {row.retracted}]" * bool(row.retracted)
     return "  " * row.depth + (f"{row.role}: " if row.role else "") + text

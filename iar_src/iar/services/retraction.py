@@ -52,6 +52,15 @@ def retract(registry: Registry, id_: str, reason: str) -> tuple[Retraction, bool
     return made, True
 
 
+def retracted_entries(registry: Registry) -> dict[str, str]:
+    """Return the reasons of all retractions by the digests of the entries that they name."""
+    return {
+        digest: one.reason
+        for one in retractions(registry)
+        for digest in registry.documents_of_file(one.subject) or [one.subject]
+    }
+
+
 def made_from(registry: Registry, subject: str) -> Counter[str]:
     """Return how many entries of each kind were made from what is retracted as `subject`."""
     documents = registry.documents_of_file(subject)
