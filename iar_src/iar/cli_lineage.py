@@ -44,19 +44,25 @@ def retract(id_: Id, reason: Reason, run_yaml: LineageRun = None, state: State =
     """Take ID, or the file with this SHA-256, out of use for good: no model made from it is promoted any more."""
     from dataclasses import asdict
 
-    from iar.services.retraction import made_from
+    from iar.services.retraction import made_from, standing_aliases
     from iar.services.retraction import retract as retract_in
 
     registry = _open_registry(run_yaml, state)
     made, new = retract_in(registry, id_, reason)
-    products = made_from(registry, made.subject)
+    products, aliases = made_from(registry, made.subject), standing_aliases(registry, made.subject)
     if as_json:
-        print_json(asdict(made) | {"new": new, "made_from_it": products})
+        print_json(asdict(made) | {"new": new, "made_from_it": products, "standing_aliases": aliases})
         return
     what = made.id + f" ({made.name})" * bool(made.name)
     typer.echo(f"Retracted {what}" if new else f"{what} was retracted before: {made.reason}")
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(products.items()))
     typer.echo(f"Made from it: {counts or 'nothing'}")
+    for alias, version in aliases.items():
+        serving = alias.partition("@")[2]
+        typer.echo(
+            f"Still served: {alias} is version {version}; promote a run without it, or go back: "
+            f"iar promote RUN.yaml --alias {serving} --rollback"
+        )
 
 
 def _print_lineage(render: Any, id_: str, run_yaml: Path | None, state: Path | None, all_: bool, as_json: bool) -> None:

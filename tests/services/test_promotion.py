@@ -35,8 +35,9 @@ from iar.services.checkpoints import weights_digest
 from iar.services.judges import open_judges, vote, write_votes
 from iar.services.model_versions import ModelVersions
 from iar.services.promotion import history, promote, rollback
+from iar.services.promotion_gates import finalist
 from iar.services.registry import Producer, Registry
-from iar.services.retraction import retract
+from iar.services.retraction import retract, standing_aliases
 from iar.services.scoring import ITEMS, REPLIES, SCORES, VOTES, item_score
 from iar.services.serving import service_name, storage_uri
 from iar.services.suites import domain_items
@@ -238,6 +239,35 @@ def test_a_model_made_from_something_retracted_is_refused_also_on_the_way_back(b
     with pytest.raises(UserError, match=line):
         rollback(first, "champion")
     assert books.alias(first) == "2"
+
+
+def test_a_retraction_names_the_aliases_that_still_serve_what_was_made_from_it(
+    books: Books, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_file = books.finish("one")
+    promote(run_file, "champion")
+    unrelated = Lineage("document", "e" * 64, "oss.md", {})
+    books.registry.record([unrelated], PRODUCER)
+
+    command = ["lineage", "retract", "document:dddd", "--reason", "asked to", "--state", str(books.state)]
+    assert cli.call(command) == 0
+    name = f"{run_file.register.model_name}@champion"
+    assert f"Still served: {name} is version 1; promote a run without it" in capsys.readouterr().out
+    assert standing_aliases(books.registry, DOCUMENT.digest) == {name: "1"}
+    assert standing_aliases(books.registry, unrelated.digest) == {}
+
+
+def test_an_alias_that_went_back_to_a_model_without_what_was_retracted_is_not_named(books: Books) -> None:
+    first, second = books.finish("one"), books.finish("two")
+    for run_file in (first, second):
+        promote(run_file, "champion", test_reused=True)
+    model = finalist(second).lineage
+    assert list(standing_aliases(books.registry, model).values()) == ["2"]
+
+    rollback(first, "champion")
+
+    assert standing_aliases(books.registry, model) == {}
+    assert list(standing_aliases(books.registry, finalist(first).lineage).values()) == ["1"]
 
 
 def test_every_failed_gate_is_a_line_of_its_own(books: Books) -> None:

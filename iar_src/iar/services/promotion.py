@@ -23,12 +23,11 @@ from iar.services.promotion_gates import (
     model_files,
     registered_artifact,
 )
-from iar.services.registry import Event, Registry
+from iar.services.registry import PROMOTE, ROLLBACK, Event, Registry
 from iar.services.serving import storage_uri
 from iar.services.tracking import Tracker
 from iar.services.workspace import Workspace
 
-PROMOTE, ROLLBACK = "promote", "rollback"
 NONE = "none"
 
 
@@ -67,7 +66,8 @@ def promote(
         before = move.check(expect)
         move.versions.tag(version, _tags(one, findings))
         if move.standing != version:
-            move.record(PROMOTE, {"version": version, "run_id": run_file.run_id, "files": content})
+            moved = {"version": version, "run_id": run_file.run_id, "files": content, "lineage": one.lineage}
+            move.record(PROMOTE, moved)
         move.settle()
     return Promotion(move.versions.name, alias, version, before, run_file.run_id, findings, storage)
 
@@ -91,7 +91,7 @@ def rollback(run_file: RunFile, alias: str, expect: str | None = None, serve: bo
             registered = registered_artifact(run_file, target["run_id"])
             storage = storage_uri(run_file, move.versions.source(version), registered)
         _refuse((*findings, *check_storage(storage, serve)))
-        move.record(ROLLBACK, target)
+        move.record(ROLLBACK, target | {"lineage": tags["iar.lineage"]})
         move.settle()
     return Promotion(move.versions.name, alias, version, before, target["run_id"], findings, storage)
 
@@ -145,7 +145,7 @@ class _Move:
     def record(self, kind: str, payload: dict[str, Any]) -> None:
         """Append the move to the history. Raises UserError where another writer was faster."""
         last = self.events[-1].digest if self.events else ""
-        moved = {name: payload[name] for name in ("version", "run_id", "files")} | {"before": self.standing}
+        moved = {name: payload[name] for name in ("version", "run_id", "files", "lineage")} | {"before": self.standing}
         if not self.registry.event_after(last, kind, self._subject, moved):
             winner = self.registry.events(self._subject)[-1].payload
             raise UserError(

@@ -27,6 +27,7 @@ from iar.services.registry_schema import ACTIVITIES, EDGES, ENTITIES, EVENTS, ME
 BATCH = 2000
 SHOWN_DIGITS = 12
 RETRACT = "retract"  # the kind of event that takes its subject, and all that was made of it, out of use
+PROMOTE, ROLLBACK = "promote", "rollback"  # the kinds that move an alias of a model; their subject is MODEL@ALIAS
 MAX_CANDIDATES = 6
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from iar.errors import UserError
-from iar.services.registry import RETRACT, Registry, short_id
+from iar.services.registry import PROMOTE, RETRACT, ROLLBACK, Registry, short_id
 
 FILE_DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -63,9 +63,19 @@ def retracted_entries(registry: Registry) -> dict[str, str]:
 
 def made_from(registry: Registry, subject: str) -> Counter[str]:
     """Return how many entries of each kind were made from what is retracted as `subject`."""
+    return Counter(kind for kind, _ in registry.labels(_products(registry, subject)).values())
+
+
+def standing_aliases(registry: Registry, subject: str) -> dict[str, str]:
+    """Return MODEL@ALIAS -> version of the promotions in force whose model is, or was made from, `subject`."""
+    last = {event.subject: event.payload for event in registry.events() if event.kind in (PROMOTE, ROLLBACK)}
+    tainted = _products(registry, subject) | {subject}
+    return {alias: str(moved["version"]) for alias, moved in last.items() if moved.get("lineage") in tainted}
+
+
+def _products(registry: Registry, subject: str) -> set[str]:
     documents = registry.documents_of_file(subject)
-    products = {edge.product for digest in documents or [subject] for edge in registry.downstream(digest)}
-    return Counter(kind for kind, _ in registry.labels(products).values())
+    return {edge.product for digest in documents or [subject] for edge in registry.downstream(digest)}
 
 
 def _standing(registry: Registry, subject: str) -> Retraction | None:
