@@ -158,10 +158,10 @@ def grouped_attention(
     return mixed.view(rows, heads, new, size).transpose(1, 2), None
 
 
-def attention_for(model_type: str, on_gpu: bool) -> str:
-    """Return the name of the attention implementation to load a model with."""
+def attention_for(model_type: str, on_gpu: bool) -> str | None:
+    """Return the name of the attention implementation to load a model with; None = transformers' choice for it."""
     if on_gpu or model_type not in PLAIN_ATTENTION:
-        return "sdpa"
+        return None
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, eager_mask
 

@@ -4,13 +4,14 @@ All compute the same step: the gradient of the mean over the step's rows of the 
 summed in fp32 over forward passes and ranks, clipped, and one AdamW update of fp32 masters.
 """
 
+import functools
 import importlib.util
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 from iar.config import TrainingSection
 from iar.errors import UserError
@@ -19,6 +20,7 @@ from iar.services.adapters import LoraSettings, attach, merged
 from iar.services.distributed import World
 from iar.services.hardware import compute_dtype, shape_multiple
 from iar.services.memory import keep_freed_memory
+from iar.services.model_check import check_numbers
 from iar.services.packing import Batch, pack_rows, pad_rows, register_attention
 from iar.services.restart import RestartPoint
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+Result = TypeVar("Result")
 EngineName = Literal["single", "ddp", "zero2", "zero3"]
 ADAM_BETAS = (0.9, 0.999)
 ADAM_EPSILON = 1e-8
@@ -133,7 +136,8 @@ def load_model(folder: Path, settings: TrainingSection, dtype: "torch.dtype") ->
         folder,
         dtype=dtype,
         trust_remote_code=False,
-        attn_implementation=register_attention() if settings.packing else "sdpa",
+        # None: torch's, where the model has it.
+        attn_implementation=register_attention() if settings.packing else None,
     )
     if settings.activation_checkpointing:
         model.activation_checkpointing_enable({"use_reentrant": False})
@@ -164,6 +168,16 @@ def batch_loss(model: "PreTrainedModel", batch: Batch) -> "tuple[torch.Tensor, t
     hidden = model.get_decoder()(**batch.inputs, use_cache=False).last_hidden_state.flatten(0, 1)
     head_VD = model.get_output_embeddings().weight
     return target_loss(hidden[batch.states_P], head_VD, batch.targets_P, batch.weights_P)
+
+
+def check_model(model: "PreTrainedModel", settings: TrainingSection, device: "torch.device") -> None:
+    """Raise UserError where the passes of this training would not compute the model's own losses."""
+
+    def losses_of(rows: Sequence[TokenRow]) -> "torch.Tensor":
+        batch = make_batch(rows, len(rows), settings.packing, device, model.dtype)
+        return batch_loss(model, batch)[1][batch.weights_P > 0]
+
+    check_numbers(model, losses_of, settings.packing, device)
 
 
 def adam(weights: Any, settings: TrainingSection) -> "torch.optim.AdamW":
@@ -211,6 +225,7 @@ class ReplicaEngine:
             for name, weight in _trained(model)
         }
         self.model: PreTrainedModel = cast(Any, model).to(self.device, dtype)
+        check_model(self.model, settings, self.device)
         self.weights: list[torch.Tensor] = [weight for _, weight in _trained(self.model)]
         self.gradient_flat: torch.Tensor | None = None
         self.gradient_views: list[torch.Tensor] = []
@@ -350,6 +365,7 @@ class ZeroEngine:
 
     def __init__(self, folder: Path, settings: TrainingSection, world: World, stage: Literal[2, 3]) -> None:
         import deepspeed
+        import torch
 
         deepspeed.utils.logger.setLevel(logging.WARNING)
         if world.device.type == "cpu":
@@ -365,11 +381,13 @@ class ZeroEngine:
         self.model = self._load()
         self.parameters = sum(_whole_size(weight) for weight in self.model.parameters())
         self.engine, self.optimizer, *_ = deepspeed.initialize(
-            model=_loss_module(self.model),
+            model=_computation(self.model),
             optimizer=adam(list(self.model.parameters()), settings),
             config=self._config(self.parameters),
             dist_init_required=False,
         )
+        with torch.no_grad():
+            self.engine(lambda model: check_model(model, settings, world.device))
         self._take_fp32_masters()
 
     def _config(self, parameters: int) -> dict[str, Any]:
@@ -425,7 +443,7 @@ class ZeroEngine:
             self.engine.set_gradient_accumulation_boundary(number + 1 == count)
             taken = own[number] if number < len(own) else filler
             batch = make_batch(taken, len(rows), self.settings.packing, self.world.device, self.dtype)
-            loss, nll_P = self.engine(batch)
+            loss, nll_P = self.engine(functools.partial(batch_loss, batch=batch))
             # DeepSpeed averages over ranks where the step's weights ask for the sum.
             self.engine.backward(loss * (self.world.ranks if taken is not filler else 0.0), scale_wrt_gas=False)
             if taken is not filler:
@@ -543,11 +561,11 @@ def _whole_size(weight: "torch.Tensor") -> int:
     return int(getattr(weight, "ds_numel", weight.numel()))
 
 
-def _loss_module(model: "PreTrainedModel") -> "torch.nn.Module":
-    """Return the forward pass with its loss as one module, which is what DeepSpeed wraps."""
+def _computation(model: "PreTrainedModel") -> "torch.nn.Module":
+    """Return a module whose forward pass is any computation with the model, which is what DeepSpeed wraps."""
     import torch
 
-    class LossModule(torch.nn.Module):
+    class Computation(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.model = model
@@ -558,7 +576,7 @@ def _loss_module(model: "PreTrainedModel") -> "torch.nn.Module":
                 # The head is used without a call of its module, so stage 3 has to be told.
                 deepspeed.zero.register_external_parameter(self, head)
 
-        def forward(self, batch: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
-            return batch_loss(self.model, batch)
+        def forward(self, compute: Callable[["PreTrainedModel"], Result]) -> Result:
+            return compute(self.model)
 
-    return LossModule()
+    return Computation()
