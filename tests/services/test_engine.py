@@ -8,9 +8,12 @@ import pytest
 import torch
 
 from iar.errors import UserError
+from iar.methods.objectives import example
 from iar.records import EvalItem, Reply
 from iar.services.engine import Engine
 from iar.services.engine_cache import BLOCK, BlockLayer, grouped_attention
+from iar.services.rows import tokenise
+from tests.chat_families import of_family
 
 QUESTIONS = ["Which lamp burns?", "A", "Write two short sentences about the harbour, in plain words.", "1911 or 1912?"]
 ITEMS = [
@@ -92,6 +95,23 @@ def test_progress_counts_every_reply(stopping_model: Path) -> None:
     seen: list[tuple[int, int]] = []
     list(Engine(stopping_model, None, 3).generate(ITEMS[:5], lambda done, total: seen.append((done, total))))
     assert seen == [(n, 5) for n in range(1, 6)]
+
+
+def test_a_reply_ends_with_the_token_that_ends_a_trained_target(tiny_model_folder: Path, tmp_path: Path) -> None:
+    from transformers import PhiConfig, PhiForCausalLM
+
+    tokenizer = of_family(tiny_model_folder, "phi-4-mini")
+    rows, _ = tokenise([example("qa", "a", "Which lamp?", "A green one.")], tokenizer, None, 64)
+    end_id = rows[0].token_ids[-1]
+    assert tokenizer.convert_ids_to_tokens(end_id) == "<|end|>"
+    shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = PhiForCausalLM(PhiConfig(vocab_size=len(tokenizer), **shape, eos_token_id=tokenizer.eos_token_id))
+    with torch.no_grad():  # whatever it reads, it says this token
+        model.lm_head.weight.zero_()
+        model.lm_head.bias[end_id] = 1.0
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert replies(Engine(tmp_path), ITEMS[:1])["q0"] == Reply("q0", "", 0, truncated=False)
 
 
 def test_nothing_to_ask_is_nothing_to_answer(tiny_model_folder: Path) -> None:

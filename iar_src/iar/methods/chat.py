@@ -25,11 +25,15 @@ FIXED_DAY = (
 )
 
 
+REPLY = "Zq7"
+"""Stands for a reply, and nowhere else in a template."""
+
+
 def render_prompt(tokenizer: "PreTrainedTokenizerBase", user: str, system_turn: str | None) -> str:
     """Return the conversation as text up to and including the assistant's opening marker.
 
     `system_turn` None leaves it to the template whether a system turn is added; a text, the empty
-    one included, is sent as the system turn. Raises UserError where the model has no template.
+    one included, is sent as the system turn. Raises UserError where the model has no template or it refuses the turns.
     """
     messages = [] if system_turn is None else [{"role": "system", "content": system_turn}]
     messages.append({"role": "user", "content": user})
@@ -42,16 +46,18 @@ def encode_prompt(tokenizer: "PreTrainedTokenizerBase", user: str, system_turn: 
 
 
 def end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> int:
-    """Return the id of the token that ends an assistant turn: the last special one the template writes."""
+    """Return the id of the token that ends an assistant turn: the first special one the template writes behind it.
+
+    A later one may end the conversation: Phi-4-mini writes <|end|>, then <|endoftext|>. Raises UserError for none.
+    """
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": REPLY}]
+    behind = _render(tokenizer, messages, open_reply=False).rpartition(REPLY)[2]
     special_ids = set(tokenizer.all_special_ids)
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    rendered = tokenizer(_render(tokenizer, messages, open_reply=False), add_special_tokens=False)
-    special = [token for token in rendered["input_ids"] if token in special_ids]
-    if not special:
-        raise UserError(
-            f"model.source: the chat template of {tokenizer.name_or_path} ends no turn with a special token"
-        )
-    return int(special[-1])
+    special_ids |= {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    for token_id in tokenizer(behind, add_special_tokens=False)["input_ids"]:
+        if token_id in special_ids:
+            return int(token_id)
+    raise UserError(f"model.source: the chat template of {tokenizer.name_or_path} ends no turn with a special token")
 
 
 def template_hash(tokenizer: "PreTrainedTokenizerBase") -> str:
@@ -60,14 +66,21 @@ def template_hash(tokenizer: "PreTrainedTokenizerBase") -> str:
 
 
 def _render(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]], open_reply: bool) -> str:
+    from jinja2 import TemplateError
+
     template = _template(tokenizer)
     if "strftime_now" in template:
         template = FIXED_DAY + template
-    return str(
-        tokenizer.apply_chat_template(
+    try:
+        rendered = tokenizer.apply_chat_template(
             messages, chat_template=template, tokenize=False, add_generation_prompt=open_reply
         )
-    )
+    except TemplateError as error:
+        place, what, fix = "model.source", "fails", "use another version of the model"
+        if messages[0]["role"] == "system":
+            place, what, fix = "model.system_turn", "fails with a system turn", "set it to null"
+        raise UserError(f"{place}: the chat template of {tokenizer.name_or_path} {what} ({error}); {fix}") from error
+    return str(rendered)
 
 
 def _template(tokenizer: "PreTrainedTokenizerBase") -> str:

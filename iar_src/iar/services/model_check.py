@@ -21,7 +21,7 @@ LENGTHS = (6, 8, 5)
 # Far apart in the vocabulary, and a prime.
 STRIDE = 7919
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.03}
-"""Mean difference of the tokens' losses as a share of their mean. Seen: rounding 1e-6 and 0.01, faults 0.05 and more."""
+"""Mean difference of the tokens' losses as a share of their mean. Seen: rounding 1e-6 and 0.01, faults 0.08 and up."""
 
 
 def check_numbers(
