@@ -31,6 +31,10 @@ HEAD_SIZE = 128
 WARM_UP_STEPS = 2
 RATE = 1e-5
 PASSES = 4
+SHARED = 32
+"""Tokens that all rows begin with, as the prompts of chats do."""
+KERNELS = ("::_scaled_dot_product", "flash_attn", "FlashAttn", "ShortAttention")
+"""Parts of the names that attention has in torch's profiler."""
 
 
 def settings_for(tokens: int, checkpointing: bool, dtype: str) -> TrainingSection:
@@ -85,10 +89,21 @@ def save_random(shape: ModelShape, device: torch.device, dtype: torch.dtype, fol
 
 
 def random_rows(count: int, length: int, vocabulary: int) -> list[TokenRow]:
-    """Return rows whose last three quarters are trained."""
+    """Return rows that begin alike, by SHARED tokens or an eighth, and whose last three quarters are trained."""
     generator = torch.Generator().manual_seed(17)
-    tokens = torch.randint(0, vocabulary, (count, length), generator=generator).tolist()
+    tokens_RT = torch.randint(0, vocabulary, (count, length), generator=generator)
+    shared = min(SHARED, length // 8)
+    tokens_RT[:, :shared] = tokens_RT[0, :shared]
+    tokens = tokens_RT.tolist()
     return [TokenRow(f"row-{number}", "qa", tuple(row), length // 4) for number, row in enumerate(tokens)]
+
+
+def attention_kernels(trainer: Trainer, rows: list[TokenRow]) -> list[str]:
+    """Return the attention kernels that a step runs forward; one with `math` in its name holds all scores at once."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        trainer.step(rows, RATE)
+    names = [event.key for event in profile.key_averages() if "ackward" not in event.key]
+    return sorted(name for name in names if any(part in name for part in KERNELS))
 
 
 def measure(
@@ -105,6 +120,7 @@ def measure(
     found = []
     for length in lengths:
         rows = random_rows(PASSES * tokens // length, length, config.vocab_size)
+        kernels = attention_kernels(trainer, rows)
         for _ in range(WARM_UP_STEPS):
             trainer.step(rows, RATE)
         steps, started = 0, time.monotonic()
@@ -117,6 +133,7 @@ def measure(
             {
                 "row_tokens": length,
                 "pass_tokens": tokens,
+                "attention": kernels,
                 "activation_checkpointing": checkpointing,
                 "tokens_per_second": round(PASSES * tokens / step_seconds, 1),
                 "tflops": round(rate / 1e12, 3),

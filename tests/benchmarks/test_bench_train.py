@@ -78,6 +78,15 @@ def test_the_gpu_check_measures_with_and_without_checkpointing() -> None:
         (128, True), (16, True), (128, False), (16, False),
     ]  # fmt: skip
     assert all(run["tokens_per_second"] > 0 and run["mfu"] is None for run in found["runs"])
+    assert all(run["attention"] and "math" not in str(run["attention"]) for run in found["runs"])
+
+
+def test_the_rows_of_the_gpu_check_begin_alike_as_chats_do() -> None:
+    from benchmarks.gpu_check import SHARED, random_rows
+    from iar.services.packing import shared_prefix
+
+    assert len(shared_prefix(random_rows(8, 512, 400))) == SHARED
+    assert len(shared_prefix(random_rows(8, 16, 400))) == 2
 
 
 def test_a_gpu_too_small_gets_fewer_layers() -> None:

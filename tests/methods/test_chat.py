@@ -86,5 +86,7 @@ def test_what_a_template_refuses_is_one_line_with_the_fix(tiny_model_folder: Pat
         render_prompt(tokenizer, "Hello", "Be brief.")
     for broken in ("{{ messages[7].content }}", "{% for %}", "{{ raise_exception('no') }}"):
         tokenizer.chat_template = broken
-        with pytest.raises(UserError, match=r"model\.source: the chat template of .* fails \(.*\); use another version"):
+        with pytest.raises(
+            UserError, match=r"model\.source: the chat template of .* fails \(.*\); use another version"
+        ):
             render_prompt(tokenizer, "Hello", None)

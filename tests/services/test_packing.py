@@ -69,6 +69,44 @@ def test_a_packed_row_has_the_states_it_has_alone(config: PreTrainedConfig, shar
     assert torch.allclose(states, torch.cat(wanted), atol=1e-5)
 
 
+@pytest.mark.parametrize("shared", [0, 11])
+@pytest.mark.parametrize("window", [None, 4, 262_144])
+def test_keys_repeated_for_a_kernel_without_groups_change_no_number(
+    monkeypatch: pytest.MonkeyPatch, shared: int, window: int | None
+) -> None:
+    """On a GPU a mask, or fp32, and groups of heads go together in no kernel that is small in memory."""
+    torch.manual_seed(0)
+    packed = pack_rows(token_rows(shared), 4, torch.device("cpu"))
+    query = torch.randn(1, 4, packed.positions, 8)
+    key, value = torch.randn(2, 1, 2, packed.positions, 8)
+    wanted, _ = packed_attention(None, query, key, value, None, 0.3, packed.packing, sliding_window=window)
+
+    calls = []
+    torchs = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr("iar.services.packing.takes_groups", lambda *_: False)
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        lambda *states, **options: calls.append((states, options)) or torchs(*states, **options),
+    )
+    repeated, _ = packed_attention(None, query, key, value, None, 0.3, packed.packing, sliding_window=window)
+    torch.testing.assert_close(repeated, wanted, rtol=1e-6, atol=1e-6)
+    assert calls and not any(options["enable_gqa"] for _, options in calls)
+    assert all(states[0].shape[1] == states[1].shape[1] == states[2].shape[1] == 4 for states, _ in calls)
+
+
+@pytest.mark.parametrize("shared", [0, 11])
+def test_a_window_that_no_row_fills_needs_no_mask(shared: int) -> None:
+    longest = max(len(row.token_ids) for row in token_rows(shared))
+    for multiple in (1, 16):
+        places = pack_rows(token_rows(shared), 4, torch.device("cpu"), multiple).packing
+        for window in (longest + multiple, 262_144):
+            assert (places.mask(window) is None) == (shared == 0) and places.shared_mask(window) is None
+            if shared:
+                assert torch.equal(places.mask(window), places.mask(None))
+        assert places.mask(longest - 1) is not None
+
+
 @pytest.mark.parametrize("packing", [True, False])
 def test_bfloat16_on_a_cpu_computes_few_lengths(packing: bool) -> None:
     """Each length is a kernel that oneDNN compiles and keeps, so memory would grow with the steps."""

@@ -45,10 +45,11 @@ class Packing:
         if window not in self._masks:
             length = self.padded_BT.shape[1]
             ones = torch.ones(length, self.shared + length, dtype=torch.bool, device=self.padded_BT.device)
+            slides = window is not None and window < self.shared + length
             seen = ones.tril(self.shared)
-            if window:
+            if window is not None and slides:
                 seen = seen.triu(self.shared - window + 1)
-            self._masks[window] = seen if self.shared or window else None
+            self._masks[window] = seen if self.shared or slides else None
         return self._masks[window]
 
     def shared_mask(self, window: int | None) -> "torch.Tensor | None":
@@ -294,6 +295,10 @@ def attend(
     scores = query_BHTD.shape[2] * key_BGKD.shape[2]
     if query_BHTD.requires_grad and query_BHTD.device.type == "cpu" and scores <= SHORT_SCORES:
         return short_attention(query_BHTD, key_BGKD, value_BGKD, mask_TK, scaling)
+    grouped = takes_groups(query_BHTD, key_BGKD, value_BGKD, mask_TK)
+    if not grouped:
+        per_group = query_BHTD.shape[1] // key_BGKD.shape[1]
+        key_BGKD, value_BGKD = (states.repeat_interleave(per_group, dim=1) for states in (key_BGKD, value_BGKD))
     return scaled_dot_product_attention(
         query_BHTD,
         key_BGKD,
@@ -301,8 +306,25 @@ def attend(
         attn_mask=mask_TK,
         is_causal=mask_TK is None,
         scale=scaling,
-        enable_gqa=True,
+        enable_gqa=grouped,
     )
+
+
+def takes_groups(
+    query_BHTD: "torch.Tensor", key_BGKD: "torch.Tensor", value_BGKD: "torch.Tensor", mask_TK: "torch.Tensor | None"
+) -> bool:
+    """Whether torch has a kernel with fewer key heads than query heads for these; else keys have to be repeated.
+
+    On a GPU the flash kernel takes groups, but neither a mask nor fp32; the memory-efficient one takes both and, by
+    version, no groups. Where neither can, torch computes all scores of all heads at once, which takes several times
+    the memory of a training. torch is asked for these two alone: it tries them before that one, cuDNN's not always.
+    """
+    if not query_BHTD.is_cuda:
+        return True
+    from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use_flash_attention
+
+    call = SDPAParams(query_BHTD, key_BGKD, value_BGKD, mask_TK, 0.0, mask_TK is None, True)
+    return can_use_flash_attention(call) or can_use_efficient_attention(call)
 
 
 @cache
