@@ -14,8 +14,9 @@ import pytest
 from iar.config import PlatformSection, TrainingSection
 from iar.errors import PermanentError, TemporaryError
 from iar.services import train_worker
-from iar.services.distributed import World, join, termination_noticed
+from iar.services.distributed import World, join, run_processes, termination_noticed
 from iar.services.trainer import TrainingJob, rank_failure, train
+from tests.services import uneven_rank
 from tests.training_rows import ROWS
 
 SETTINGS = TrainingSection(epochs=2, learning_rate=1e-3, batch_size=3, micro_batch_tokens=40, checkpoint_seconds=1e-9)
@@ -85,6 +86,18 @@ def test_pods_of_a_pytorchjob_train_what_torchrun_trains(tiny_model_folder: Path
         assert rank.wait(timeout=600) == 0
     result = json.loads((tmp_path / "job" / train_worker.RESULT).read_text())
     assert result["digest"] == here.digest and result["ranks"] == 2
+
+
+def test_the_memory_that_is_told_is_that_of_the_rank_with_the_most(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    (tmp_path / "out").mkdir()
+    TrainingJob(tiny_model_folder, SETTINGS, 5, tmp_path / "out", "ddp").write(tmp_path / "job", ROWS)
+    log = tmp_path / "log.txt"
+    assert run_processes(uneven_rank.__name__, tmp_path / "job", 2, log, lambda: None) == 0, log.read_text()[-3000:]
+    peaks = json.loads((tmp_path / "job" / "peaks.json").read_text())
+    assert peaks["told"] > peaks["own"] + 0.8 * uneven_rank.BALLAST
 
 
 def test_a_pod_that_is_told_to_end_asks_for_a_restart(tiny_model_folder: Path, tmp_path: Path) -> None:

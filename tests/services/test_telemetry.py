@@ -68,7 +68,7 @@ def test_a_step_is_measured_in_its_own_units() -> None:
     facts = meter.step([row, row], positions=25, seconds=2.0)
     assert facts["tokens"] == 20 and facts["target_tokens"] == 12
     assert facts["tokens_per_second"] == 10 and facts["target_tokens_per_second"] == 6
-    assert facts["efficiency"] == pytest.approx(0.8)
+    assert facts["positions_per_second"] == 12.5 and facts["efficiency"] == pytest.approx(0.8)
     assert facts["eta_seconds"] == pytest.approx(2.0)
     operations = 2 * (6 * (100 * 10 + 50 * 6) + 6 * 1 * 8 * 100)
     assert facts["mfu"] == pytest.approx(operations / 2.0 / 1e6)

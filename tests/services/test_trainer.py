@@ -80,6 +80,35 @@ def test_a_half_written_restart_point_is_not_seen(tiny_model_folder: Path, tmp_p
     assert train(tiny_model_folder, ROWS, SETTINGS, 5, out, ignore).digest == whole.digest
 
 
+@pytest.mark.parametrize(
+    ("what", "rows", "settings"),
+    [
+        ("rows", [replace(ROWS[0], token_ids=(*ROWS[0].token_ids[:-1], 4)), *ROWS[1:]], {}),
+        ("max_gradient_norm", ROWS, {"max_gradient_norm": 0.5}),
+        ("compute_dtype", ROWS, {"compute_dtype": "bfloat16"}),
+        ("weight_decay", ROWS, {"weight_decay": 0.1}),
+    ],
+)
+def test_a_restart_point_is_not_taken_up_with_other_numbers(
+    tiny_model_folder: Path, tmp_path: Path, what: str, rows: list[TokenRow], settings: dict[str, object]
+) -> None:
+    exact = SETTINGS.model_copy(update={"compute_dtype": "float32"})
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_model_folder, ROWS, exact, 5, tmp_path, stop_after(3))
+    with pytest.raises(UserError, match=rf"restart point of another training: {what} was .*, is .*; delete the folder"):
+        train(tiny_model_folder, rows, exact.model_copy(update=settings), 5, tmp_path, ignore)
+
+
+def test_passes_may_be_divided_otherwise_after_a_restart(tiny_model_folder: Path, tmp_path: Path) -> None:
+    exact = SETTINGS.model_copy(update={"compute_dtype": "float32"})
+    whole = train(tiny_model_folder, ROWS, exact, 5, tmp_path / "whole", ignore)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_model_folder, ROWS, exact, 5, tmp_path / "cut", stop_after(3))
+    other = exact.model_copy(update={"micro_batch_tokens": 4096, "packing": False, "activation_checkpointing": True})
+    resumed = train(tiny_model_folder, ROWS, other, 5, tmp_path / "cut", ignore)
+    assert resumed.final_loss == pytest.approx(whole.final_loss, abs=1e-4)
+
+
 def test_the_checkpoint_keeps_dtype_and_tied_head_of_the_base(tiny_model_folder: Path, tmp_path: Path) -> None:
     train(tiny_model_folder, ROWS, SETTINGS, 5, tmp_path, ignore)
     before = load_file(tiny_model_folder / "model.safetensors")
@@ -318,6 +347,7 @@ def test_each_step_tells_speed_efficiency_memory_and_time_left(tiny_model_folder
     for step in steps:
         assert step["tokens_per_second"] == pytest.approx(step["tokens"] / step["seconds"])
         assert step["target_tokens_per_second"] < step["tokens_per_second"]
+        assert step["positions_per_second"] == pytest.approx(step["positions"] / step["seconds"])
         assert step["efficiency"] == pytest.approx(step["tokens"] / step["positions"])
         assert step["memory_bytes"] > 0 and step["eta_seconds"] >= 0
         assert step["loss"] > 0 and step["token_loss"] > 0 and step["gradient_norm"] > 0

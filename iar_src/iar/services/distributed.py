@@ -52,6 +52,16 @@ class World:
         torch.distributed.all_reduce(total)
         return [float(value) for value in total.tolist()]
 
+    def max(self, value: float) -> float:
+        """Return the largest value of a rank; every rank gets the same."""
+        if self.ranks == 1:
+            return value
+        import torch
+
+        largest = torch.tensor(value, dtype=torch.float64, device=self.device)
+        torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
+        return float(largest)
+
     def any(self, flags: Sequence[bool]) -> list[bool]:
         """Return for each flag whether any rank has set it."""
         return [count > 0 for count in self.sum([float(flag) for flag in flags])]

@@ -144,6 +144,7 @@ class Meter:
             "seconds": seconds,
             "tokens_per_second": tokens / seconds,
             "target_tokens_per_second": targets / seconds,
+            "positions_per_second": positions / seconds,
             "eta_seconds": self._tokens_left * self._seconds / self._tokens,
         }
         if self._peak is not None:

@@ -41,6 +41,9 @@ from iar.services.workspace import STEPS
 
 Watch = Callable[[int, int, str], None]
 SHOWN_ROWS = 8
+FREE = {"micro_batch_tokens", "packing", "activation_checkpointing", "checkpoint_seconds", "restart_points"}
+FREE |= {"loss_spike_z", "stop_on_loss_spike", "sequence_length"}
+"""Settings that a resumed training may change: they change its numbers by rounding at most, or through its rows."""
 LOG_LINES = 5
 
 
@@ -168,7 +171,7 @@ def train_rank(job: TrainingJob, rows: Sequence[TokenRow], world: World, on_step
             seed_step(job.seed, step, world.rank)
             facts: dict[str, float] = {"step": step + 1, "steps": len(batches), "epoch": epoch + 1}
             facts |= {"learning_rate": rate} | make_step(engine, batch, rate, watch, settings.stop_on_loss_spike)
-            facts["memory_bytes"] = peak_memory(world.device)
+            facts["memory_bytes"] = int(world.max(peak_memory(world.device)))
             facts |= meter.step(batch, int(facts["positions"]), max(time.monotonic() - started, 1e-9))
             if world.first:
                 log.append(facts)
@@ -197,10 +200,12 @@ def _restart_points(job: TrainingJob, belongs_to: dict[str, Any], world: World) 
 
 
 def identity(job: TrainingJob, rows: Sequence[TokenRow]) -> dict[str, Any]:
-    """Return what a restart point must agree on: where in which order of which rows a step is."""
-    described = [[row.id, row.prompt_length, len(row.token_ids)] for row in rows]
-    names = ("batch_size", "epochs", "learning_rate", "warmup_share", "weight_decay")
-    settings = {name: getattr(job.settings, name) for name in names}
+    """Return what a restart point must agree on: all that changes the numbers of a step by more than rounding."""
+    from iar.services.hardware import compute_dtype
+
+    described = [[row.id, row.prompt_length, row.token_ids] for row in rows]
+    settings = {name: getattr(job.settings, name) for name in TrainingSection.model_fields if name not in FREE}
+    settings["compute_dtype"] = str(compute_dtype(job.settings.compute_dtype)).removeprefix("torch.")
     return {"rows": digest_json(described), "seed": job.seed, "adapter": job.adapter and asdict(job.adapter)} | settings
 
 

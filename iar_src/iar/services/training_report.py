@@ -29,6 +29,7 @@ def performance(result: TrainingResult) -> dict[str, float]:
     figures = {
         "tokens_per_second": result.tokens / seconds,
         "target_tokens_per_second": result.target_tokens / seconds,
+        "positions_per_second": result.positions / seconds,
         "token_efficiency": result.tokens / max(result.positions, 1),
         "peak_memory_gb": result.memory_bytes / 1e9,
         "loss_spikes": float(len(result.spikes)),
