@@ -13,10 +13,11 @@ from iar.config import RunFile, TrainingSection
 from iar.errors import UserError
 from iar.methods.batching import TokenRow
 from iar.methods.budget import nearest_epochs
+from iar.methods.leaks import without_leaks
 from iar.methods.merge_grid import Recipe
 from iar.methods.objectives import answer_rows
 from iar.methods.raw_stream import raw_stream, stream_rows
-from iar.methods.replay import general_share, mixed_epoch, visited_in_order, without_leaks
+from iar.methods.replay import general_share, mixed_epoch, visited_in_order
 from iar.methods.self_distillation import acceptance_rate, judged_rewrite, rewrite_prompt
 from iar.records import (
     Baseline,
@@ -234,9 +235,10 @@ def _raw_rows(task: Task, out: Path) -> list[TokenRow]:
 
 
 def _evaluated_prompts(task: Task) -> Iterable[str]:
-    """Yield the prompts that models are scored on; the test stays locked, its questions are about the documents."""
+    """Yield what models are asked, of MMLU the question alone too; the test stays locked, it is about the documents."""
     for items in load_suites(task.run_file).values():
         yield from (item.prompt for item in items)
+        yield from (item.reference["question"] for item in items if "question" in item.reference)
     yield from (pair.question for pair in read_records(task.inputs["data"] / "validation.jsonl", QAPair))
 
 
