@@ -17,7 +17,7 @@ from iar.records import Baseline, Document, Outcome, QAPair, Reply, from_json, w
 from iar.services.checkpoints import recorded_digest, weights_digest
 from iar.services.engine import Engine
 from iar.services.workspace import Context
-from iar.stages import align, baseline
+from iar.stages import align, baseline, sdft_rewrite
 from tests.examination import examination_run_file
 from tests.tiny_model import make_tiny_model
 
@@ -101,8 +101,11 @@ def step_log(folder: Path, target_tokens: int) -> Path:
 
 @pytest.mark.parametrize("recipe", ["cpt-sft", "replay", "lora", "sdft"])
 def test_a_recipe_leaves_a_checkpoint_like_that_of_align(
-    recipe: str, inputs: dict[str, Path], vanilla: Path, tmp_path: Path
+    recipe: str, inputs: dict[str, Path], rewritten: dict[str, Path], vanilla: Path, tmp_path: Path
 ) -> None:
+    if recipe == "sdft":
+        rewrite(rewritten, tmp_path)
+        inputs = rewritten
     outcome, out, _ = carry_out(recipe, settings(tmp_path), inputs, tmp_path)
     before, after = weights(inputs["base"]), weights(out / "checkpoint")
     assert {name: (one.dtype, one.shape) for name, one in after.items()} == {
@@ -255,27 +258,40 @@ def test_lora_changes_the_projections_and_nothing_else(inputs: dict[str, Path], 
     assert losses[-1] < losses[0]
 
 
+@pytest.fixture
+def rewritten(inputs: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
+    """The inputs of sdft: the tiny model rewrites nothing usable, unless replies lie there."""
+    (out := tmp_path / "rewritten").mkdir(exist_ok=True)
+    return inputs | {"rewrites": out}
+
+
+def rewrite(rewritten: dict[str, Path], tmp_path: Path) -> Outcome:
+    return sdft_rewrite.run(settings(tmp_path), rewritten, rewritten["rewrites"], Context.for_tests(tmp_path))
+
+
 def test_sdft_of_a_model_that_writes_nothing_useful_is_vanilla(
-    inputs: dict[str, Path], vanilla: Path, tmp_path: Path
+    rewritten: dict[str, Path], vanilla: Path, tmp_path: Path
 ) -> None:
-    _, out, facts = carry_out("sdft", settings(tmp_path), inputs, tmp_path)
-    assert (facts["acceptance_rate"], facts["rewrites"]) == (0, len(TRAIN))
+    outcome = rewrite(rewritten, tmp_path)
+    assert outcome.markdown.startswith("0.0% of 8 rewrites taken; ")
+    _, out, facts = carry_out("sdft", settings(tmp_path), rewritten, tmp_path)
+    assert facts == outcome.metrics and (facts["acceptance_rate"], facts["rewrites"]) == (0, len(TRAIN))
     assert sum(value for name, value in facts.items() if name.startswith("refused/")) == len(TRAIN)
-    rewrites = [json.loads(line) for line in (out / "rewrites.jsonl").read_text().splitlines()]
+    rewrites = [json.loads(line) for line in (rewritten["rewrites"] / "rewrites.jsonl").read_text().splitlines()]
     assert [one["answer"] for one in rewrites] == [one.answer for one in TRAIN]
     assert recorded_digest(out / "checkpoint") == recorded_digest(vanilla / "checkpoint")
 
 
 def test_sdft_trains_on_the_rewrites_that_kept_the_answer(
-    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rewritten: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "sdft"
-    out.mkdir()
     # as an earlier, killed try left them: no model is asked again
-    monkeypatch.setattr(baseline, "Engine", None)
-    good = [Reply(one.id, f"It was {one.key} who did that.", 9, False) for one in TRAIN[:-1]]
-    write_records(out / "replies.jsonl", [*good, Reply(TRAIN[-1].id, "I have no idea.", 5, False)])
-    _, _, facts = carry_out("sdft", settings(tmp_path), inputs, tmp_path)
+    monkeypatch.setattr(sdft_rewrite, "Engine", None)
+    good = [Reply(one.id, f"<think>\n\n</think>\n\nIt was {one.key} who did that.", 9, False) for one in TRAIN[:-1]]
+    lost = Reply(TRAIN[-1].id, "I have no idea.", 5, False)
+    write_records(rewritten["rewrites"] / "replies.jsonl", [*good, lost])
+    rewrite(rewritten, tmp_path)
+    _, out, facts = carry_out("sdft", settings(tmp_path), rewritten, tmp_path)
     assert facts["acceptance_rate"] == pytest.approx(1 - 1 / len(TRAIN))
     assert facts["refused/lost the answer"] == 1
     card = json.loads((out / "card.json").read_text())
@@ -311,8 +327,9 @@ def test_fapm_never_changes_a_weight_that_is_zero(inputs: dict[str, Path], vanil
     assert not merged[:, :32].any() and bool(torch.isfinite(merged).all())
 
 
-def test_two_pairs_alike_stay_two_rows(inputs: dict[str, Path], tmp_path: Path) -> None:
+def test_two_pairs_alike_stay_two_rows(rewritten: dict[str, Path], tmp_path: Path) -> None:
     twins = [replace(TRAIN[0], id=f"twin-{n}") for n in range(2)]
-    write_records(inputs["data"] / "train.jsonl", twins)
-    _, out, _ = carry_out("sdft", settings(tmp_path), inputs, tmp_path)
-    assert len((out / "rewrites.jsonl").read_text().splitlines()) == 2
+    write_records(rewritten["data"] / "train.jsonl", twins)
+    rewrite(rewritten, tmp_path)
+    _, out, _ = carry_out("sdft", settings(tmp_path), rewritten, tmp_path)
+    assert json.loads((out / "card.json").read_text())["examples"] == 2

@@ -107,6 +107,8 @@ class _Estimator:
             count = ceil((candidates - shard) / platform.candidate_shards)
             yield self._evaluated(f"judge-eval-candidates-{shard + 1}", count, work.validation, general=True)
         recipes = [name for name in self._file.baselines.recipes if name != "vanilla-sft"]
+        if "sdft" in recipes:
+            yield self._rewritten()
         for name in recipes:
             yield self._recipe(name, inject, align)
         if recipes:
@@ -144,13 +146,12 @@ class _Estimator:
             return self._trained(task, align + _Training(stream, stream, window))
         if name == "budget-match":
             return self._trained(task, align + inject)
-        trained = self._trained(task, align)
-        if name != "sdft":
-            return trained
-        prompts = self._work.train * (self._work.question_tokens + self._work.answer_tokens + TEMPLATE_TOKENS)
-        written = self._generated(task, prompts, self._work.train * settings.sdft_max_tokens, 0.0)
-        hours = None if trained.gpu_hours is None else trained.gpu_hours + (written.gpu_hours or 0.0)
-        return TaskCost(task, trained.tokens + written.tokens, trained.flops + written.flops, hours, 0)
+        return self._trained(task, align)
+
+    def _rewritten(self) -> TaskCost:
+        work, limit = self._work, self._file.baselines.sdft_max_tokens
+        prompts = work.train * (work.question_tokens + work.answer_tokens + TEMPLATE_TOKENS)
+        return self._generated("sdft-rewrite", prompts, work.train * limit, 0.0)
 
     def _trained(self, task: str, training: _Training) -> TaskCost:
         flops = training_flops(self._flop_shape, training.tokens, training.targets, training.row)

@@ -4,7 +4,6 @@ All train on the same questions with align's settings, unless a recipe is about 
 """
 
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,11 +17,10 @@ from iar.methods.merge_grid import Recipe
 from iar.methods.objectives import answer_rows
 from iar.methods.raw_stream import raw_stream, stream_rows
 from iar.methods.replay import general_share, mixed_epoch, visited_in_order
-from iar.methods.self_distillation import acceptance_rate, judged_rewrite, rewrite_prompt
+from iar.methods.self_distillation import Rewrite, acceptance
 from iar.records import (
     Baseline,
     Document,
-    EvalItem,
     Lineage,
     Outcome,
     QAPair,
@@ -35,11 +33,9 @@ from iar.services.adapters import LoraSettings
 from iar.services.base_weights import base_with_tokenizer
 from iar.services.baselines import TrainedTokens, trained_tokens, write_baseline
 from iar.services.checkpoints import recorded_digest
-from iar.services.engine import Engine
 from iar.services.instructions import OBJECTIVE, general_examples
 from iar.services.merge_stream import merge_candidates
 from iar.services.models import load_tokenizer
-from iar.services.replies import complete_replies
 from iar.services.rows import dataset_card, prepare, tokenise
 from iar.services.suites import load_suites
 from iar.services.telemetry import TrainingResult
@@ -147,23 +143,11 @@ def lora(task: Task) -> Outcome:
 
 def sdft(task: Task) -> Outcome:
     """The questions with answers that theta_0 wrote in its own words, where these kept the answer."""
-    pairs, limit = task.pairs, task.run_file.baselines.sdft_max_tokens
-    items = [EvalItem(pair.id, "sdft", rewrite_prompt(pair), limit, {}) for pair in pairs]
-    replies = complete_replies(
-        task.out / "replies.jsonl",
-        items,
-        lambda: Engine(task.base, task.run_file.model.system_turn, task.run_file.evaluate.batch_size),
-        on_progress=lambda done, total: task.context.progress.update(done, 2 * total, "rewriting"),
-    )
-    rewrites = [judged_rewrite(pair, replies[pair.id]) for pair in pairs]
-    write_records(task.out / "rewrites.jsonl", rewrites)
-
+    pairs = task.pairs
+    rewrites = list(read_records(task.inputs["rewrites"] / "rewrites.jsonl", Rewrite))
     own = [replace(pair, answer=rewrite.answer) for pair, rewrite in zip(pairs, rewrites, strict=True)]
-    rows, update = _question_rows(task, own), _half(task, 1, "questions")
-    result = _train(task, task.base, rows, task.run_file.align, task.out, update)
-    refused = Counter(rewrite.refused for rewrite in rewrites if rewrite.refused)
-    facts = {"acceptance_rate": acceptance_rate(rewrites), "rewrites": float(len(rewrites))}
-    return _finish(task, result, facts | {f"refused/{reason}": float(n) for reason, n in sorted(refused.items())})
+    result = _train(task, task.base, _question_rows(task, own), task.run_file.align)
+    return _finish(task, result, acceptance(rewrites))
 
 
 def fapm(task: Task) -> Outcome:
