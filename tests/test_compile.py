@@ -85,7 +85,7 @@ def test_only_the_recipes_asked_are_tasks(tmp_path: Path) -> None:
     given = named["baseline-budget-match"]["inputs"]["parameters"]
     assert given["recipe"]["runtimeValue"]["constant"] == "budget-match"
     assert {"inject", "tuned"} <= set(given) and "vanilla" not in given
-    assert set(named["baseline-fapm"]["inputs"]["parameters"]) & {"data", "vanilla", "tuned"} == {"vanilla"}
+    assert set(named["baseline-fapm"]["inputs"]["parameters"]) & {"data", "vanilla", "tuned"} == {"data", "vanilla"}
     for name in ("selector", "locked-test", "register"):
         assert "baseline_scores" in named[name]["inputs"]["parameters"]
 

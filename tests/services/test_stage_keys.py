@@ -63,7 +63,7 @@ def test_a_baselines_setting_reaches_only_its_own_recipe(tmp_path: Path) -> None
     assert changed_recipes(tmp_path, baselines={"fapm_keep": 0.2}) == {"fapm"}
     assert changed_recipes(tmp_path, baselines={"cpt_epochs": 9}) == {"cpt-sft"}
     assert changed_recipes(tmp_path, inject={"epochs": 9}) == {"cpt-sft"}
-    assert changed_recipes(tmp_path, align={"epochs": 9}) == set(RECIPES) - {"fapm"}
+    assert changed_recipes(tmp_path, align={"epochs": 9}) == set(RECIPES)
 
 
 def test_a_place_that_is_not_given_is_not_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,9 @@ def test_the_bytes_of_the_replay_data_are_part_of_its_key(tmp_path: Path) -> Non
 
 
 def test_a_recipe_wired_wrongly_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PermanentError, match=r"stage baseline: inputs missing: \['vanilla'\], unknown: \['tuned'\]"):
+    with pytest.raises(
+        PermanentError, match=r"stage baseline: inputs missing: \['data', 'vanilla'\], unknown: \['tuned'\]"
+    ):
         key_parts("baseline", run_file(tmp_path), {"base": "1", "tuned": "2"}, recipe="fapm")
 
 

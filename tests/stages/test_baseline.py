@@ -314,17 +314,56 @@ def test_fapm_keeps_of_vanillas_change_what_the_formula_says(
     assert Engine(out / "checkpoint")
 
 
+def test_fapm_prunes_the_fp32_masters_where_vanilla_was_rounded(inputs: dict[str, Path], tmp_path: Path) -> None:
+    coarse, exact = tmp_path / "bf16", tmp_path / "fp32"
+    rounded = {name: one.bfloat16() for name, one in weights(inputs["base"]).items()}
+    for folder, dtype in ((coarse, torch.bfloat16), (exact, torch.float32)):
+        shutil.copytree(inputs["base"], folder)
+        save_file(
+            {name: one.to(dtype) for name, one in rounded.items()}, folder / "model.safetensors", {"format": "pt"}
+        )
+        config = json.loads((folder / "config.json").read_text()) | {"dtype": str(dtype).removeprefix("torch.")}
+        (folder / "config.json").write_text(json.dumps(config))
+    plain = settings(tmp_path)
+    small = plain.model_copy(update={"align": plain.align.model_copy(update={"learning_rate": 3e-5})})
+    made = {}
+    for folder in (coarse, exact):
+        (out := tmp_path / f"vanilla-{folder.name}").mkdir()
+        align.run(small, inputs | {"base": folder}, out, Context.for_tests(tmp_path))
+        made[folder] = weights(out / "checkpoint")
+    moved = {
+        folder: sum(int((after[name] != one).sum()) for name, one in rounded.items()) for folder, after in made.items()
+    }
+    assert moved[coarse] < 0.9 * moved[exact], "vanilla's own checkpoint has small changes rounded away"
+
+    roles = {"data": inputs["data"], "base": coarse, "vanilla": tmp_path / "vanilla-bf16"}
+    outcome, out, _ = carry_out("fapm", small, roles, tmp_path)
+    merged = weights(out / "checkpoint")
+    for name, one in merged.items():
+        assert torch.equal(one, fapm(rounded[name], made[exact][name], 0.1).bfloat16()), name
+    assert any(not one.equal(fapm(rounded[name], made[coarse][name], 0.1).bfloat16()) for name, one in merged.items())
+    assert not (out / "masters").exists()
+    trained, pruned = outcome.lineage
+    assert trained.inputs == (("trained-from", recorded_digest(coarse)), ("trained-on", "d" * 64))
+    assert ("tuned", trained.digest) in pruned.inputs
+    assert trained.digest == recorded_digest(tmp_path / "vanilla-fp32" / "checkpoint")
+    tokens = json.loads((out / "baseline.json").read_text())["target_tokens"]
+    assert tokens == 2 * json.loads((out / "card.json").read_text())["target_tokens"]
+
+
 def test_fapm_never_changes_a_weight_that_is_zero(inputs: dict[str, Path], vanilla: Path, tmp_path: Path) -> None:
     base = tmp_path / "with-zeros"
     shutil.copytree(inputs["base"], base)
     tensors = weights(base)
-    name = "model.layers.0.mlp.up_proj.weight"
+    name, empty = (f"model.layers.0.mlp.{part}_proj.weight" for part in ("up", "gate"))
     tensors[name][:, :32] = 0
+    tensors[empty].zero_()
     save_file(tensors, base / "model.safetensors", {"format": "pt"})
     (base / "checkpoint.json").unlink(missing_ok=True)
     _, out, _ = carry_out("fapm", settings(tmp_path), {"base": base, "vanilla": vanilla}, tmp_path)
-    merged = weights(out / "checkpoint")[name]
-    assert not merged[:, :32].any() and bool(torch.isfinite(merged).all())
+    merged = weights(out / "checkpoint")
+    assert not merged[name][:, :32].any() and bool(torch.isfinite(merged[name]).all())
+    assert merged[name].any() and not merged[empty].any()
 
 
 def test_two_pairs_alike_stay_two_rows(rewritten: dict[str, Path], tmp_path: Path) -> None:

@@ -138,8 +138,6 @@ class _Estimator:
 
     def _recipe(self, name: str, inject: _Training, align: _Training) -> TaskCost:
         settings, task = self._file.baselines, f"baseline-{name}"
-        if name == "fapm":
-            return TaskCost(task, 0, 0.0, 0.0, 0)
         if name == "cpt-sft":
             window = settings.cpt_window_tokens or self._file.inject.sequence_length
             stream = self._work.text_tokens * settings.cpt_epochs
@@ -222,6 +220,8 @@ def _assumptions(run_file: RunFile, work: Workload, peak: float | None) -> Itera
     if not work.counted:
         questions = work.train + work.validation + work.test
         yield f"{questions:,} questions, a guess until qa-build is done: max_anchors a chunk, and the share kept before"
+    if "fapm" in run_file.baselines.recipes:
+        yield "fapm trains vanilla once more, which it does for a model that is stored in less than fp32"
     yield f"replies as long as they may be; the third judge called on {THIRD_RATE:.0%} of the replies"
     for key, place in (("ifeval", run_file.evaluate.ifeval), ("mmlu", run_file.evaluate.mmlu)):
         if not work.suites[key].rows and place not in HUB_ROWS:

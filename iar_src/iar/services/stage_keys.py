@@ -68,7 +68,7 @@ RECIPES: dict[str, StageSpec] = {
         needs=("data", "base"),
     ),
     "sdft": StageSpec(QUESTIONS, needs=("data", "base", "rewrites")),
-    "fapm": StageSpec(("baselines.fapm_keep",), needs=("base", "vanilla")),
+    "fapm": StageSpec((*QUESTIONS, "baselines.fapm_keep"), needs=("data", "base", "vanilla")),
 }
 
 STAGES: dict[str, StageSpec] = {

@@ -39,12 +39,14 @@ from iar.services.models import load_tokenizer
 from iar.services.rows import dataset_card, prepare, tokenise
 from iar.services.suites import load_suites
 from iar.services.telemetry import TrainingResult
+from iar.services.train_engines import stored_dtype
 from iar.services.trainer import train
-from iar.services.training_report import training_outcome
+from iar.services.training_report import dataset_digest, training_outcome
 from iar.services.workspace import Context
 
 Facts = dict[str, float]
 NOTHING = TrainedTokens(0, 0)
+FP32_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -151,20 +153,38 @@ def sdft(task: Task) -> Outcome:
 
 
 def fapm(task: Task) -> Outcome:
-    """No training: of vanilla's change to theta_0, the part that weighs little on the weights it was made to."""
-    tuned, keep = task.inputs["vanilla"] / "checkpoint", task.run_file.baselines.fapm_keep
+    """Of vanilla's change to theta_0, the part that weighs little on the weights it was made to.
+
+    A theta_0 coarser than fp32 has vanilla's checkpoint rounded to its grid, and the small changes with it; then the
+    same training is made once more and its fp32 masters are pruned.
+    """
+    name, keep = task.context.recipe, task.run_file.baselines.fapm_keep
+    tuned, trained, entries = task.inputs["vanilla"] / "checkpoint", task.inputs["vanilla"], []
+    if stored_dtype(task.base).itemsize < FP32_BYTES:
+        tuned, trained, entries = task.out / "masters", task.out, [_train_masters(task)]
     parents = {"base": recorded_digest(task.base), "tuned": recorded_digest(tuned)}
     recipe = Recipe("checkpoint", "fapm", "keep", keep, task.context.seed)
-    (merged,) = merge_candidates(task.base, tuned, [recipe], task.out, parents, task.context.progress.update)
-    spent = trained_tokens(task.inputs["vanilla"])
+    (merged,) = merge_candidates(task.base, tuned, [recipe], task.out, parents)
+    shutil.rmtree(task.out / "masters", ignore_errors=True)
+    spent = trained_tokens(trained)
     facts = {"changed_share": merged.changed_share, "distance_to_vanilla": merged.distance_to_tuned}
-    write_baseline(task.out, Baseline(task.context.recipe, spent.tokens, spent.target_tokens, facts))
-    name = task.context.recipe
+    write_baseline(task.out, Baseline(name, spent.tokens, spent.target_tokens, facts))
+    entries.append(Lineage("checkpoint", merged.digest, name, to_json(recipe) | facts, tuple(parents.items())))
     return Outcome(
         metrics=facts,
         markdown=f"**{name}**: {keep:.0%} of vanilla's change kept, {merged.changed_share:.1%} of the weights changed",
-        lineage=(Lineage("checkpoint", merged.digest, name, to_json(recipe) | facts, tuple(parents.items())),),
+        lineage=tuple(entries),
     )
+
+
+def _train_masters(task: Task) -> Lineage:
+    """Make vanilla's training and leave its fp32 masters in `masters/`; return their registry entry."""
+    masters = task.out / "masters"
+    if not masters.is_dir():  # else an earlier try was killed after it
+        _train(task, task.base, _question_rows(task, task.pairs), task.run_file.align, keep_masters=True)
+        (task.out / "checkpoint").rename(masters)
+    made_of = ("trained-from", recorded_digest(task.base)), ("trained-on", dataset_digest(task.inputs["data"]))
+    return Lineage("checkpoint", recorded_digest(masters), "vanilla in fp32", {}, made_of)
 
 
 RECIPES: dict[str, Callable[[Task], Outcome]] = {
@@ -185,13 +205,15 @@ def _train(
     out: Path | None = None,
     update: Callable[[int, int, str], None] | None = None,
     lora: LoraSettings | None = None,
+    keep_masters: bool = False,
 ) -> TrainingResult:
     """Train into the stage's own folder unless told otherwise, where the run file says."""
     context = task.context
     # Factors are small: what ZeRO would spread is not there, and it does not know them.
     platform = context.platform.model_copy(update={"training_engine": "auto"}) if lora else context.platform
     update, out = update or context.progress.update, out or task.out
-    return train(start, rows, settings, context.seed, out, update, platform, lora, context.restart_place(out))
+    place = context.restart_place(out)
+    return train(start, rows, settings, context.seed, out, update, platform, lora, place, keep_masters)
 
 
 def _question_rows(task: Task, pairs: Sequence[QAPair]) -> list[TokenRow]:
