@@ -16,6 +16,7 @@ from iar.components.locked_test import locked_test
 from iar.components.merge_candidate import merge_candidate
 from iar.components.qa_build import qa_build
 from iar.components.register import register
+from iar.components.sdft_rewrite import sdft_rewrite
 from iar.components.selector import selector
 from iar.config import PlatformSection, PoolSection, RunFile
 from iar.methods.job_spec import STATE, USER
@@ -60,7 +61,7 @@ def build(settings: RunFile) -> Any:
         def task(component: Any, name: str, /, **inputs: Any) -> Any:
             made = component(run_file=effective, **inputs)
             _place(made, name, platform)
-            if component in (judge_eval, locked_test) and platform.backend == "kubeflow":
+            if component in (judge_eval, locked_test, sdft_rewrite) and platform.backend == "kubeflow":
                 _on_gpu(made, platform.pool, nodes)
             return made.outputs["Output"]
 
@@ -86,6 +87,8 @@ def build(settings: RunFile) -> Any:
         made: list[Any] = []
         beside: dict[str, Any] = {}
         available = {"data": data, "base": base, "inject": injected, **trained}
+        if "sdft" in settings.baselines.recipes:
+            available["rewrites"] = task(sdft_rewrite, "sdft-rewrite", **common)
         for recipe in settings.baselines.recipes:
             if recipe not in RECIPES:  # vanilla-sft is trained in every run
                 continue

@@ -85,9 +85,26 @@ def test_only_the_recipes_asked_are_tasks(tmp_path: Path) -> None:
     given = named["baseline-budget-match"]["inputs"]["parameters"]
     assert given["recipe"]["runtimeValue"]["constant"] == "budget-match"
     assert {"inject", "tuned"} <= set(given) and "vanilla" not in given
-    assert set(named["baseline-fapm"]["inputs"]["parameters"]) & {"data", "vanilla", "tuned"} == {"vanilla"}
+    assert set(named["baseline-fapm"]["inputs"]["parameters"]) & {"data", "vanilla", "tuned"} == {"data", "vanilla"}
     for name in ("selector", "locked-test", "register"):
         assert "baseline_scores" in named[name]["inputs"]["parameters"]
+
+
+def test_sdft_generates_on_a_gpu_in_a_task_of_its_own(tmp_path: Path) -> None:
+    settings = golden_settings().model_dump(mode="json") | {"baselines": {"recipes": ["sdft"]}}
+    compile_pipeline(RunFile.model_validate(settings), tmp_path / "pipeline.yaml")
+    pipeline, platform = yaml.safe_load_all((tmp_path / "pipeline.yaml").read_text())
+    named = {task["taskInfo"]["name"]: task for task in pipeline["root"]["dag"]["tasks"].values()}
+    given = named["baseline-sdft"]["inputs"]["parameters"]["rewrites"]["taskOutputParameter"]["producerTask"]
+    assert given == "sdft-rewrite"
+    executors = pipeline["deploymentSpec"]["executors"]
+    asked = executors["exec-sdft-rewrite"]["container"]["resources"]
+    assert asked == executors["exec-judge-eval"]["container"]["resources"]
+    assert asked["accelerator"]["resourceCount"] == "1"
+    pods = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert pods["exec-sdft-rewrite"] == pods["exec-judge-eval"] and "nodeSelector" in pods["exec-sdft-rewrite"]
+    # The training launches a job, which may need every GPU of the pool: its own task holds none.
+    assert "resources" not in executors["exec-baseline"]["container"]
 
 
 def test_every_component_runs_in_the_image_of_the_run_file_and_installs_nothing(tasks: dict[str, Any]) -> None:

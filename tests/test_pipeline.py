@@ -1,4 +1,4 @@
-"""The whole pipeline with its real stages, three baselines among them, on a two-layer model and six short documents.
+"""The whole pipeline with its real stages, four baselines among them, on a two-layer model and six short documents.
 
 The first run is killed in training and goes on; the second finds everything done.
 """
@@ -21,8 +21,8 @@ from iar.services.runs import read_status
 from iar.services.workspace import Ref, Workspace
 
 REPOSITORY = Path(__file__).parents[1]
-BASELINES = ("budget-match", "replay", "fapm")
-TASKS = 11 + len(BASELINES) + 1
+BASELINES = ("budget-match", "replay", "sdft", "fapm")
+TASKS = 11 + len(BASELINES) + 2  # sdft-rewrite and judge-eval-baselines
 CANDIDATES = 12
 TRAININGS = ("inject", "align", "vanilla")
 PEOPLE = (
@@ -65,7 +65,7 @@ def tiny_run_file(folder: Path, model: Path) -> RunFile:
             "qa_build": {"chunk_characters": 160, "validation_share": 0.3, "test_share": 0.3},
             "inject": training,
             "align": training,
-            "baselines": {"recipes": list(BASELINES), "replay_share": 0.2},
+            "baselines": {"recipes": list(BASELINES), "replay_share": 0.2, "sdft_max_tokens": 8},
             "evaluate": {"resamples": 100} | tokens | probes,
             "select": {"tolerance_points": 100.0},
             "platform": {"candidate_shards": 1},
@@ -148,7 +148,7 @@ def test_the_report_and_the_table_are_written_whatever_the_pick(finished: Finish
 
 def test_the_baselines_asked_stand_in_the_table_of_recipes(finished: Finished) -> None:
     rows = {row["recipe"]: row for row in finished.status["results"]["recipes"]}
-    assert list(rows)[:5] == ["theta_0", "vanilla-sft", *BASELINES]
+    assert list(rows)[: 2 + len(BASELINES)] == ["theta_0", "vanilla-sft", *BASELINES]
     assert {row["split"] for row in rows.values()} == {"test" if finished.pick else "validation"}
     assert rows["Inject + Align"]["ratio_to_inject_align"] == 1
     # whole epochs come as near as half of one
@@ -156,6 +156,8 @@ def test_the_baselines_asked_stand_in_the_table_of_recipes(finished: Finished) -
     assert abs(rows["budget-match"]["ratio_to_inject_align"] - 1) <= epoch / 2 + 1e-9
     assert rows["budget-match"]["facts"]["budget_ratio"] == rows["budget-match"]["ratio_to_inject_align"]
     assert rows["fapm"]["target_tokens"] == rows["vanilla-sft"]["target_tokens"]
+    questions = (artifact(finished, "qa-build") / "train.jsonl").read_text().splitlines()
+    assert rows["sdft"]["facts"]["rewrites"] == len(questions)
     assert set(rows["replay"]["minus_vanilla"]) == {"domain", "general"}
 
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iar.methods.batching import TokenRow, step_batches
-from iar.methods.replay import general_share, mixed_epoch, visited_in_order, without_leaks
-from iar.records import Example
+from iar.methods.replay import general_share, mixed_epoch, visited_in_order
 
 
 def rows(objective: str, lengths: list[int]) -> list[TokenRow]:
@@ -79,24 +78,3 @@ def test_one_epoch_of_the_placed_rows_visits_the_epochs_one_after_the_other(coun
     placed = visited_in_order([domain] * epochs, seed)
     visited = [row for _, batch in step_batches(placed, 5, seed, 1) for row in batch]
     assert visited == [row for _, batch in step_batches(domain, 5, seed, epochs) for row in batch]
-
-
-def prompt(text: str) -> Example:
-    return Example(text[:8], "replay", "source", text, "answer")
-
-
-def test_an_evaluated_prompt_is_dropped_however_it_is_written() -> None:
-    evaluated = [
-        "Why does the sky look blue during the day?",
-        "Answer with a letter.\n\nWhich gas do plants take in from the air to grow?\nA. Oxygen\nB. Neon",
-        "Name three kinds of bread that are baked in an oven without any yeast at all.",
-    ]
-    leaking = [
-        "why does the SKY look blue, during the day",
-        "Which gas do plants take in from the air to grow?",
-        "Please name three kinds of bread that are baked in an oven without any yeast",
-    ]
-    harmless = ["Why does the sea look blue?", "Which gas", "Name three kinds of cheese."]
-    kept, rejects = without_leaks([prompt(text) for text in leaking + harmless], evaluated)
-    assert [example.prompt for example in kept] == harmless
-    assert [(reject.text, reject.counterpart) for reject in rejects] == list(zip(leaking, evaluated, strict=True))

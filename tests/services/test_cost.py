@@ -88,7 +88,8 @@ def test_shards_share_the_candidates_and_recipes_have_tasks_of_their_own() -> No
     shards = [one[f"judge-eval-candidates-{shard}"].tokens for shard in range(1, 6)]
     assert sum(shards) == whole and [12 * tokens // whole for tokens in shards] == [3, 3, 2, 2, 2]
     assert one["baseline-budget-match"].tokens == one["inject"].tokens + one["align"].tokens
-    assert one["baseline-fapm"].flops == 0 and one["baseline-sdft"].tokens > one["align"].tokens
+    assert one["baseline-fapm"].tokens == one["baseline-sdft"].tokens == one["align"].tokens
+    assert one["sdft-rewrite"].tokens == WORK.train * 256 and one["sdft-rewrite"].llm_tokens == 0
     assert "baseline-vanilla-sft" not in one
 
 
@@ -133,6 +134,9 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFile:
     )
     write_json(model / "scores.json", to_json(ModelScores("theta_0", "test", "d", suites, 1.0, 1.0, 1.0, 1.0)))
     publish(file, "locked-test", "locked_test", tmp_path / "tested", {})
+    (written := tmp_path / "written").mkdir()
+    write_records(written / "replies.jsonl", [Reply(f"q{number}", "r", 8, False) for number in range(3)])
+    publish(file, "sdft-rewrite", "sdft_rewrite", written, {})
     usage = {"prompt_tokens": 90, "completion_tokens": 10}
     raw = json.dumps({"choices": [{"message": {"content": "x"}}], "usage": usage})
     with open_cache(tmp_path / "state" / "llm-cache") as cache:
@@ -149,6 +153,7 @@ def test_what_a_finished_task_took_stands_beside_its_estimate(finished: RunFile)
     assert (done["inject"].tokens, done["inject"].gpu_hours, done["inject"].llm_tokens) == (1200, 8.0, 100)
     # The reply that was taken over from validation is not counted again.
     assert (done["locked-test"].tokens, done["locked-test"].gpu_hours) == (7, 1.0)
+    assert (done["sdft-rewrite"].tokens, done["sdft-rewrite"].gpu_hours) == (24, 1.0)
     cost = estimate(finished, WORK)
     lines = {line[0]: line for line in rows(cost, done)}
     assert {len(line) for line in lines.values()} == {len(titles(done))}

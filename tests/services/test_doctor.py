@@ -147,7 +147,7 @@ def test_the_disk_estimate_counts_the_checkpoints_of_the_recipes_and_every_resta
     checkpoint = sum(file.stat().st_size for file in (tmp_path / "model").glob("*.safetensors"))
     plain = doctor.artifact_bytes(run_file(tmp_path))
     assert plain == 17 * checkpoint + 2 * 12 * 480
-    for recipes, copies in [(["vanilla-sft"], 0), (["lora", "fapm"], 2), (["cpt-sft"], 2), (["sdft", "replay"], 2)]:
+    for recipes, copies in [(["vanilla-sft"], 0), (["lora", "fapm"], 4), (["cpt-sft"], 2), (["sdft", "replay"], 2)]:
         wanted = run_file(tmp_path, baselines={"recipes": recipes})
         assert doctor.artifact_bytes(wanted) - plain == copies * checkpoint
     based = run_file(tmp_path, baselines={"recipes": ["cpt-sft"], "cpt_model": "org/base"})

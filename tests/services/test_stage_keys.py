@@ -15,6 +15,7 @@ INPUTS = {
     "inject": {"data": "1", "base": "2"},
     "align": {"data": "1", "base": "2"},
     "merge_candidate": {"base": "2", "tuned": "3"},
+    "sdft_rewrite": {"data": "1", "base": "2"},
     "judge_eval": {"data": "1", "base": "2", "candidates": "4"},
     "selector": {"data": "1", "references": "5", "candidates_1": "4", "scores_1": "6"},
 }
@@ -36,7 +37,7 @@ def test_a_setting_reaches_only_the_stages_that_read_it(tmp_path: Path) -> None:
     assert changed(tmp_path, inject={"epochs": 9}) == {"inject"}
     assert changed(tmp_path, align={"epochs": 9}) == {"align"}
     assert changed(tmp_path, recover={"slerp_t": [0.1]}) >= {"merge_candidate"}
-    assert changed(tmp_path, model={"system_turn": "Be brief."}) == {"inject", "align", "judge_eval"}
+    assert changed(tmp_path, model={"system_turn": "Be brief."}) == {"inject", "align", "sdft_rewrite", "judge_eval"}
     assert changed(tmp_path, register={"alias": "other"}) == set()
     assert changed(tmp_path, run={"name": "t", "state": "elsewhere"}) == set()
 
@@ -57,11 +58,12 @@ def test_a_baselines_setting_reaches_only_its_own_recipe(tmp_path: Path) -> None
     assert changed_recipes(tmp_path, baselines={"recipes": ["lora", "fapm"]}) == set()
     assert changed_recipes(tmp_path, baselines={"lora_rank": 4}) == {"lora"}
     assert changed_recipes(tmp_path, baselines={"replay_share": 0.2}) == {"replay"}
-    assert changed_recipes(tmp_path, baselines={"sdft_max_tokens": 9}) == {"sdft"}
+    assert changed_recipes(tmp_path, baselines={"sdft_max_tokens": 9}) == set()
+    assert changed(tmp_path, baselines={"sdft_max_tokens": 9}) == {"sdft_rewrite"}
     assert changed_recipes(tmp_path, baselines={"fapm_keep": 0.2}) == {"fapm"}
     assert changed_recipes(tmp_path, baselines={"cpt_epochs": 9}) == {"cpt-sft"}
     assert changed_recipes(tmp_path, inject={"epochs": 9}) == {"cpt-sft"}
-    assert changed_recipes(tmp_path, align={"epochs": 9}) == set(RECIPES) - {"fapm"}
+    assert changed_recipes(tmp_path, align={"epochs": 9}) == set(RECIPES)
 
 
 def test_a_place_that_is_not_given_is_not_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,9 +76,8 @@ def test_a_place_that_is_not_given_is_not_the_working_folder(tmp_path: Path, mon
 
 def test_recipes_with_the_same_inputs_have_different_keys(tmp_path: Path) -> None:
     settings, inputs = run_file(tmp_path), {"data": "1", "base": "2"}
-    assert key_parts("baseline", settings, inputs, recipe="lora") != key_parts(
-        "baseline", settings, inputs, recipe="sdft"
-    )
+    keys = [key_parts("baseline", settings, inputs, recipe=recipe) for recipe in ("lora", "replay", "cpt-sft")]
+    assert keys[0] != keys[1] != keys[2] != keys[0]
 
 
 def test_the_bytes_of_the_replay_data_are_part_of_its_key(tmp_path: Path) -> None:
@@ -89,7 +90,9 @@ def test_the_bytes_of_the_replay_data_are_part_of_its_key(tmp_path: Path) -> Non
 
 
 def test_a_recipe_wired_wrongly_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PermanentError, match=r"stage baseline: inputs missing: \['vanilla'\], unknown: \['tuned'\]"):
+    with pytest.raises(
+        PermanentError, match=r"stage baseline: inputs missing: \['data', 'vanilla'\], unknown: \['tuned'\]"
+    ):
         key_parts("baseline", run_file(tmp_path), {"base": "1", "tuned": "2"}, recipe="fapm")
 
 

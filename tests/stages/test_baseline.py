@@ -17,7 +17,7 @@ from iar.records import Baseline, Document, Outcome, QAPair, Reply, from_json, w
 from iar.services.checkpoints import recorded_digest, weights_digest
 from iar.services.engine import Engine
 from iar.services.workspace import Context
-from iar.stages import align, baseline
+from iar.stages import align, baseline, sdft_rewrite
 from tests.examination import examination_run_file
 from tests.tiny_model import make_tiny_model
 
@@ -101,8 +101,11 @@ def step_log(folder: Path, target_tokens: int) -> Path:
 
 @pytest.mark.parametrize("recipe", ["cpt-sft", "replay", "lora", "sdft"])
 def test_a_recipe_leaves_a_checkpoint_like_that_of_align(
-    recipe: str, inputs: dict[str, Path], vanilla: Path, tmp_path: Path
+    recipe: str, inputs: dict[str, Path], rewritten: dict[str, Path], vanilla: Path, tmp_path: Path
 ) -> None:
+    if recipe == "sdft":
+        rewrite(rewritten, tmp_path)
+        inputs = rewritten
     outcome, out, _ = carry_out(recipe, settings(tmp_path), inputs, tmp_path)
     before, after = weights(inputs["base"]), weights(out / "checkpoint")
     assert {name: (one.dtype, one.shape) for name, one in after.items()} == {
@@ -255,27 +258,40 @@ def test_lora_changes_the_projections_and_nothing_else(inputs: dict[str, Path], 
     assert losses[-1] < losses[0]
 
 
+@pytest.fixture
+def rewritten(inputs: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
+    """The inputs of sdft: the tiny model rewrites nothing usable, unless replies lie there."""
+    (out := tmp_path / "rewritten").mkdir(exist_ok=True)
+    return inputs | {"rewrites": out}
+
+
+def rewrite(rewritten: dict[str, Path], tmp_path: Path) -> Outcome:
+    return sdft_rewrite.run(settings(tmp_path), rewritten, rewritten["rewrites"], Context.for_tests(tmp_path))
+
+
 def test_sdft_of_a_model_that_writes_nothing_useful_is_vanilla(
-    inputs: dict[str, Path], vanilla: Path, tmp_path: Path
+    rewritten: dict[str, Path], vanilla: Path, tmp_path: Path
 ) -> None:
-    _, out, facts = carry_out("sdft", settings(tmp_path), inputs, tmp_path)
-    assert (facts["acceptance_rate"], facts["rewrites"]) == (0, len(TRAIN))
+    outcome = rewrite(rewritten, tmp_path)
+    assert outcome.markdown.startswith("0.0% of 8 rewrites taken; ")
+    _, out, facts = carry_out("sdft", settings(tmp_path), rewritten, tmp_path)
+    assert facts == outcome.metrics and (facts["acceptance_rate"], facts["rewrites"]) == (0, len(TRAIN))
     assert sum(value for name, value in facts.items() if name.startswith("refused/")) == len(TRAIN)
-    rewrites = [json.loads(line) for line in (out / "rewrites.jsonl").read_text().splitlines()]
+    rewrites = [json.loads(line) for line in (rewritten["rewrites"] / "rewrites.jsonl").read_text().splitlines()]
     assert [one["answer"] for one in rewrites] == [one.answer for one in TRAIN]
     assert recorded_digest(out / "checkpoint") == recorded_digest(vanilla / "checkpoint")
 
 
 def test_sdft_trains_on_the_rewrites_that_kept_the_answer(
-    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rewritten: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "sdft"
-    out.mkdir()
     # as an earlier, killed try left them: no model is asked again
-    monkeypatch.setattr(baseline, "Engine", None)
-    good = [Reply(one.id, f"It was {one.key} who did that.", 9, False) for one in TRAIN[:-1]]
-    write_records(out / "replies.jsonl", [*good, Reply(TRAIN[-1].id, "I have no idea.", 5, False)])
-    _, _, facts = carry_out("sdft", settings(tmp_path), inputs, tmp_path)
+    monkeypatch.setattr(sdft_rewrite, "Engine", None)
+    good = [Reply(one.id, f"<think>\n\n</think>\n\nIt was {one.key} who did that.", 9, False) for one in TRAIN[:-1]]
+    lost = Reply(TRAIN[-1].id, "I have no idea.", 5, False)
+    write_records(rewritten["rewrites"] / "replies.jsonl", [*good, lost])
+    rewrite(rewritten, tmp_path)
+    _, out, facts = carry_out("sdft", settings(tmp_path), rewritten, tmp_path)
     assert facts["acceptance_rate"] == pytest.approx(1 - 1 / len(TRAIN))
     assert facts["refused/lost the answer"] == 1
     card = json.loads((out / "card.json").read_text())
@@ -298,21 +314,61 @@ def test_fapm_keeps_of_vanillas_change_what_the_formula_says(
     assert Engine(out / "checkpoint")
 
 
+def test_fapm_prunes_the_fp32_masters_where_vanilla_was_rounded(inputs: dict[str, Path], tmp_path: Path) -> None:
+    coarse, exact = tmp_path / "bf16", tmp_path / "fp32"
+    rounded = {name: one.bfloat16() for name, one in weights(inputs["base"]).items()}
+    for folder, dtype in ((coarse, torch.bfloat16), (exact, torch.float32)):
+        shutil.copytree(inputs["base"], folder)
+        save_file(
+            {name: one.to(dtype) for name, one in rounded.items()}, folder / "model.safetensors", {"format": "pt"}
+        )
+        config = json.loads((folder / "config.json").read_text()) | {"dtype": str(dtype).removeprefix("torch.")}
+        (folder / "config.json").write_text(json.dumps(config))
+    plain = settings(tmp_path)
+    small = plain.model_copy(update={"align": plain.align.model_copy(update={"learning_rate": 3e-5})})
+    made = {}
+    for folder in (coarse, exact):
+        (out := tmp_path / f"vanilla-{folder.name}").mkdir()
+        align.run(small, inputs | {"base": folder}, out, Context.for_tests(tmp_path))
+        made[folder] = weights(out / "checkpoint")
+    moved = {
+        folder: sum(int((after[name] != one).sum()) for name, one in rounded.items()) for folder, after in made.items()
+    }
+    assert moved[coarse] < 0.9 * moved[exact], "vanilla's own checkpoint has small changes rounded away"
+
+    roles = {"data": inputs["data"], "base": coarse, "vanilla": tmp_path / "vanilla-bf16"}
+    outcome, out, _ = carry_out("fapm", small, roles, tmp_path)
+    merged = weights(out / "checkpoint")
+    for name, one in merged.items():
+        assert torch.equal(one, fapm(rounded[name], made[exact][name], 0.1).bfloat16()), name
+    assert any(not one.equal(fapm(rounded[name], made[coarse][name], 0.1).bfloat16()) for name, one in merged.items())
+    assert not (out / "masters").exists()
+    trained, pruned = outcome.lineage
+    assert trained.inputs == (("trained-from", recorded_digest(coarse)), ("trained-on", "d" * 64))
+    assert ("tuned", trained.digest) in pruned.inputs
+    assert trained.digest == recorded_digest(tmp_path / "vanilla-fp32" / "checkpoint")
+    tokens = json.loads((out / "baseline.json").read_text())["target_tokens"]
+    assert tokens == 2 * json.loads((out / "card.json").read_text())["target_tokens"]
+
+
 def test_fapm_never_changes_a_weight_that_is_zero(inputs: dict[str, Path], vanilla: Path, tmp_path: Path) -> None:
     base = tmp_path / "with-zeros"
     shutil.copytree(inputs["base"], base)
     tensors = weights(base)
-    name = "model.layers.0.mlp.up_proj.weight"
+    name, empty = (f"model.layers.0.mlp.{part}_proj.weight" for part in ("up", "gate"))
     tensors[name][:, :32] = 0
+    tensors[empty].zero_()
     save_file(tensors, base / "model.safetensors", {"format": "pt"})
     (base / "checkpoint.json").unlink(missing_ok=True)
     _, out, _ = carry_out("fapm", settings(tmp_path), {"base": base, "vanilla": vanilla}, tmp_path)
-    merged = weights(out / "checkpoint")[name]
-    assert not merged[:, :32].any() and bool(torch.isfinite(merged).all())
+    merged = weights(out / "checkpoint")
+    assert not merged[name][:, :32].any() and bool(torch.isfinite(merged[name]).all())
+    assert merged[name].any() and not merged[empty].any()
 
 
-def test_two_pairs_alike_stay_two_rows(inputs: dict[str, Path], tmp_path: Path) -> None:
+def test_two_pairs_alike_stay_two_rows(rewritten: dict[str, Path], tmp_path: Path) -> None:
     twins = [replace(TRAIN[0], id=f"twin-{n}") for n in range(2)]
-    write_records(inputs["data"] / "train.jsonl", twins)
-    _, out, _ = carry_out("sdft", settings(tmp_path), inputs, tmp_path)
-    assert len((out / "rewrites.jsonl").read_text().splitlines()) == 2
+    write_records(rewritten["data"] / "train.jsonl", twins)
+    rewrite(rewritten, tmp_path)
+    _, out, _ = carry_out("sdft", settings(tmp_path), rewritten, tmp_path)
+    assert json.loads((out / "card.json").read_text())["examples"] == 2

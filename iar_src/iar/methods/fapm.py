@@ -4,8 +4,8 @@ With D = theta_1 - theta_0, an element scores S = abs(D) - mean(abs(theta_0)) * 
 count for, changes large against the weight they are made to count against. The `share` of highest scores stays,
 int(share * size) elements, the rest of D becomes zero, nothing is rescaled.
 
-An element whose weight is 0 scores -inf: any change to it is infinitely large against it. It is never kept. A
-tensor of zeros alone has no such measure, so there S = abs(D).
+An element whose weight is 0 scores -inf: any change to it is infinitely large against it. It is never kept, so a
+tensor of zeros alone stays as it was.
 """
 
 import math
@@ -38,10 +38,7 @@ def fapm(theta_0: torch.Tensor, theta_1: torch.Tensor, share: float) -> torch.Te
 
 def scores(theta_0: torch.Tensor, delta: torch.Tensor, mean_magnitude: float) -> torch.Tensor:
     """Return S of each element, fp32; `mean_magnitude` is that of the whole tensor."""
-    change = delta.abs()
-    if mean_magnitude == 0:
-        return change
-    weight = theta_0.abs()
+    change, weight = delta.abs(), theta_0.abs()
     return torch.where(weight == 0, -math.inf, change - change * mean_magnitude / weight)
 
 

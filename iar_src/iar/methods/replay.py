@@ -6,15 +6,10 @@ draw from (seed, epoch, index), so that it depends on nothing else.
 """
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 
 from iar.methods.batching import TokenRow, epoch_order
-from iar.methods.textnorm import normalise, word_ngrams
-from iar.records import Example, Reject
-
-OVERLAP_SHARE = 0.5
-LEAST_WORDS = 4  # a shorter prompt stands in many texts by chance
 
 
 def mixed_epoch(
@@ -43,35 +38,6 @@ def visited_in_order(epochs: Sequence[Sequence[TokenRow]], seed: int) -> list[To
     for index, row in zip(epoch_order(len(visits), seed, 0), visits, strict=True):
         placed[index] = row
     return placed
-
-
-def without_leaks(examples: Sequence[Example], evaluated: Iterable[str]) -> tuple[list[Example], list[Reject]]:
-    """Drop the examples that give away a prompt the models are evaluated on.
-
-    A leak is a prompt that equals an evaluated one after normalisation, stands in it as a whole, or has at least
-    half of its word 8-grams in it.
-    """
-    prompts = [(prompt, f" {normalise(prompt)} ", word_ngrams(prompt)) for prompt in evaluated]
-    kept: list[Example] = []
-    rejects: list[Reject] = []
-    for example in examples:
-        words, ngrams = normalise(example.prompt), word_ngrams(example.prompt)
-        whole = len(words.split()) >= LEAST_WORDS
-        twin = next(
-            (
-                prompt
-                for prompt, text, others in prompts
-                if f" {words} " == text
-                or (whole and f" {words} " in text)
-                or (ngrams and len(ngrams & others) >= OVERLAP_SHARE * len(ngrams))
-            ),
-            None,
-        )
-        if twin is None:
-            kept.append(example)
-        else:
-            rejects.append(Reject("replay", example.id, "gives away an evaluated prompt", example.prompt, twin))
-    return kept, rejects
 
 
 def general_share(rows: Sequence[TokenRow], objective: str) -> float:

@@ -9,6 +9,7 @@ from iar.methods.lexicon import ABBREVIATIONS
 
 _WIDE = r"\p{Han}\p{Hiragana}\p{Katakana}"
 _WORD = regex.compile(rf"[{_WIDE}]|[^\W{_WIDE}]+(?:[-'’.,][^\W{_WIDE}]+)*", flags=regex.V1)
+_WIDE_WORD = regex.compile(rf"[{_WIDE}]")
 _CLOSERS = "\"'”’»)\\]」』》）"
 _SENTENCE_END = regex.compile(rf"[.!?…؟۔][{_CLOSERS}]*(?=\s|$)|[。！？｡।][{_CLOSERS}]*|\n+")
 _BULLET = re.compile(r"\s*(?:[-*+•·–]|\d{1,2}[.)])\s+")
@@ -22,6 +23,11 @@ def count_words(text: str) -> int:
 def words_of(text: str) -> list[str]:
     """Return the words of `text` after compatibility normalisation and case folding."""
     return [match.group() for match in _WORD.finditer(unicodedata.normalize("NFKC", text).casefold())]
+
+
+def is_wide(word: str) -> bool:
+    """Tell whether a word of `words_of` is a single Han or kana character."""
+    return _WIDE_WORD.fullmatch(word) is not None
 
 
 def normalise(text: str) -> str:

@@ -107,6 +107,8 @@ class _Estimator:
             count = ceil((candidates - shard) / platform.candidate_shards)
             yield self._evaluated(f"judge-eval-candidates-{shard + 1}", count, work.validation, general=True)
         recipes = [name for name in self._file.baselines.recipes if name != "vanilla-sft"]
+        if "sdft" in recipes:
+            yield self._rewritten()
         for name in recipes:
             yield self._recipe(name, inject, align)
         if recipes:
@@ -136,21 +138,18 @@ class _Estimator:
 
     def _recipe(self, name: str, inject: _Training, align: _Training) -> TaskCost:
         settings, task = self._file.baselines, f"baseline-{name}"
-        if name == "fapm":
-            return TaskCost(task, 0, 0.0, 0.0, 0)
         if name == "cpt-sft":
             window = settings.cpt_window_tokens or self._file.inject.sequence_length
             stream = self._work.text_tokens * settings.cpt_epochs
             return self._trained(task, align + _Training(stream, stream, window))
         if name == "budget-match":
             return self._trained(task, align + inject)
-        trained = self._trained(task, align)
-        if name != "sdft":
-            return trained
-        prompts = self._work.train * (self._work.question_tokens + self._work.answer_tokens + TEMPLATE_TOKENS)
-        written = self._generated(task, prompts, self._work.train * settings.sdft_max_tokens, 0.0)
-        hours = None if trained.gpu_hours is None else trained.gpu_hours + (written.gpu_hours or 0.0)
-        return TaskCost(task, trained.tokens + written.tokens, trained.flops + written.flops, hours, 0)
+        return self._trained(task, align)
+
+    def _rewritten(self) -> TaskCost:
+        work, limit = self._work, self._file.baselines.sdft_max_tokens
+        prompts = work.train * (work.question_tokens + work.answer_tokens + TEMPLATE_TOKENS)
+        return self._generated("sdft-rewrite", prompts, work.train * limit, 0.0)
 
     def _trained(self, task: str, training: _Training) -> TaskCost:
         flops = training_flops(self._flop_shape, training.tokens, training.targets, training.row)
@@ -221,6 +220,8 @@ def _assumptions(run_file: RunFile, work: Workload, peak: float | None) -> Itera
     if not work.counted:
         questions = work.train + work.validation + work.test
         yield f"{questions:,} questions, a guess until qa-build is done: max_anchors a chunk, and the share kept before"
+    if "fapm" in run_file.baselines.recipes:
+        yield "fapm trains vanilla once more, which it does for a model that is stored in less than fp32"
     yield f"replies as long as they may be; the third judge called on {THIRD_RATE:.0%} of the replies"
     for key, place in (("ifeval", run_file.evaluate.ifeval), ("mmlu", run_file.evaluate.mmlu)):
         if not work.suites[key].rows and place not in HUB_ROWS:

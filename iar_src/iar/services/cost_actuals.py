@@ -49,7 +49,7 @@ def _actuals(run_file: RunFile) -> Iterator[tuple[str, Actual]]:
         manifest = ref.open()
         trained = (ref.path / STEPS).is_file()
         tokens = trained_tokens(ref.path).tokens if trained else _generated(ref.path)
-        gpus = (platform.processes if trained else 1) if trained or any(ref.path.glob(f"*/{REPLIES}")) else 0
+        gpus = (platform.processes if trained else 1) if trained or any(ref.path.rglob(REPLIES)) else 0
         hours = manifest.seconds * gpus / 3600 if on_gpus else None
         bought = _bought(run_file, state / "llm-cache", manifest)
         yield marker["task"], Actual(manifest.seconds, hours, tokens, bought, bool(marker["reused"]))
@@ -60,8 +60,9 @@ def _tasks(run_file: RunFile) -> Path:
 
 
 def _generated(artifact: Path) -> int:
-    """Return the tokens of all replies that an evaluation generated itself."""
-    total = 0
+    """Return the tokens of all replies that a task generated itself."""
+    own = artifact / REPLIES
+    total = sum(reply.tokens for reply in read_records(own, Reply)) if own.is_file() else 0
     for folder in (path.parent for path in artifact.glob(f"*/{REPLIES}")):
         scores = from_json(ModelScores, json.loads((folder / SCORES).read_text(encoding="utf-8")))
         taken_over = {suite.suite for suite in scores.suites if suite.details.get("reused_share") == 1.0}

@@ -74,7 +74,7 @@ class Engine:
                 raise UserError(
                     f"{row.item.suite} item {row.item.id}: a prompt of {len(row.prompt)} tokens and a reply of "
                     f"{row.item.max_new_tokens} exceed the model's {room} positions; shorten the prompt or lower "
-                    f"evaluate.{row.item.suite}_max_tokens"
+                    f"{row.item.suite}_max_tokens"
                 )
         return deque(sorted(rows, key=lambda row: (-row.item.max_new_tokens, -len(row.prompt))))
 

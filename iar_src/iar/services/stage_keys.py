@@ -67,8 +67,8 @@ RECIPES: dict[str, StageSpec] = {
         (*QUESTIONS, "baselines.lora_rank", "baselines.lora_alpha", "baselines.lora_rate_factor"),
         needs=("data", "base"),
     ),
-    "sdft": StageSpec((*QUESTIONS, "baselines.sdft_max_tokens"), needs=("data", "base")),
-    "fapm": StageSpec(("baselines.fapm_keep",), needs=("base", "vanilla")),
+    "sdft": StageSpec(QUESTIONS, needs=("data", "base", "rewrites")),
+    "fapm": StageSpec((*QUESTIONS, "baselines.fapm_keep"), needs=("data", "base", "vanilla")),
 }
 
 STAGES: dict[str, StageSpec] = {
@@ -77,6 +77,9 @@ STAGES: dict[str, StageSpec] = {
     "inject": StageSpec(("inject", "model.system_turn", "run.seed"), needs=("data", "base")),
     "align": StageSpec(("align", "model.system_turn", "run.seed"), needs=("data", "base"), may=("start",)),
     "merge_candidate": StageSpec(("recover", "run.seed"), needs=("base", "tuned"), sharded=True),
+    "sdft_rewrite": StageSpec(
+        ("baselines.sdft_max_tokens", "evaluate.batch_size", "model.system_turn"), needs=("data", "base")
+    ),
     "baseline": StageSpec((), recipes=RECIPES),
     "judge_eval": StageSpec(
         JUDGING, needs=("data", "base"), may=("vanilla", "tuned", "candidates", "baselines_*"), files=PROBES

@@ -81,8 +81,10 @@ def _mmlu_item(row: SourceRow, max_new_tokens: int) -> EvalItem:
     letter = LETTERS[answer] if isinstance(answer, int) and 0 <= answer < len(LETTERS) else str(answer).strip().upper()
     if letter not in tuple(LETTERS):
         raise row.wrong(f"answer is {answer!r}", "give a number from 0 to 3 or a letter from A to D")
-    reference = {"choices": choices, "answer": letter, "subject": str(row.data.get("subject", ""))}
-    prompt = mmlu_prompt(row.get("question", str), choices)
+    question = row.get("question", str)
+    reference = {"question": question, "choices": choices, "answer": letter}
+    reference |= {"subject": str(row.data.get("subject", ""))}
+    prompt = mmlu_prompt(question, choices)
     return EvalItem(f"mmlu-{row.number}", "mmlu", prompt, max_new_tokens, reference)
 
 

@@ -80,8 +80,8 @@ class Engine(Protocol):
     def load_state(self, point: RestartPoint) -> None:
         """Take up masters and optimizer state where a restart point left them."""
 
-    def finished_model(self) -> "PreTrainedModel | None":
-        """Return the model with the master weights in the dtype of the start folder; None where another rank has it."""
+    def finished_model(self, dtype: "torch.dtype") -> "PreTrainedModel | None":
+        """Return the model with the master weights in `dtype`; None where another rank has it."""
 
 
 def open_engine(
@@ -211,7 +211,6 @@ class ReplicaEngine:
         self.adapter = adapter
         self.world = world or World()
         self.device = self.world.device
-        self.stored_dtype = stored_dtype(folder)
         model = load_model(folder, settings, torch.float32)
         self.parameters = sum(weight.numel() for weight in model.parameters())
         if adapter:
@@ -330,16 +329,16 @@ class ReplicaEngine:
             if not self.one_copy:
                 torch._foreach_copy_(self.weights, list(self.masters.values()))
 
-    def finished_model(self) -> "PreTrainedModel | None":
-        """Return the model with the master weights in the dtype of the start folder; None where another rank has it."""
+    def finished_model(self, dtype: "torch.dtype") -> "PreTrainedModel | None":
+        """Return the model with the master weights in `dtype`; None where another rank has it."""
         import torch
 
         if not self.world.first:
             return None
         if self.adapter:
             whole = merged(self.folder, self.adapter, self.masters)
-            return cast("PreTrainedModel", cast(Any, whole).to(self.stored_dtype))
-        self.model.to(self.stored_dtype)  # type: ignore[arg-type]
+            return cast("PreTrainedModel", cast(Any, whole).to(dtype))
+        self.model.to(dtype)  # type: ignore[arg-type]
         with torch.no_grad():
             for name, weight in self.model.named_parameters():
                 weight.copy_(self.masters[name])
@@ -537,16 +536,14 @@ class ZeroEngine:
         local = zero.safe_set_local_optimizer_state if key else zero.safe_set_local_fp32_param
         local(*(weight, part, key) if key else (weight, part))
 
-    def finished_model(self) -> "PreTrainedModel | None":
-        """Return the model with the master weights in the dtype of the start folder; None where another rank has it."""
+    def finished_model(self, dtype: "torch.dtype") -> "PreTrainedModel | None":
+        """Return the model with the master weights in `dtype`; None where another rank has it."""
         import torch
         from transformers import AutoModelForCausalLM
 
         plain = None
         if self.world.first:
-            plain = AutoModelForCausalLM.from_pretrained(
-                self.folder, dtype=stored_dtype(self.folder), trust_remote_code=False
-            )
+            plain = AutoModelForCausalLM.from_pretrained(self.folder, dtype=dtype, trust_remote_code=False)
         places = dict(plain.named_parameters()) if plain is not None else {}
         with torch.no_grad():
             for name, weight in self.model.named_parameters():

@@ -36,7 +36,7 @@ from iar.services.telemetry import (
     peak_memory,
     summarise,
 )
-from iar.services.train_engines import Engine, EngineName, ReplicaEngine, StepGradient, open_engine
+from iar.services.train_engines import Engine, EngineName, ReplicaEngine, StepGradient, open_engine, stored_dtype
 from iar.services.workspace import STEPS
 
 Watch = Callable[[int, int, str], None]
@@ -51,7 +51,8 @@ LOG_LINES = 5
 class TrainingJob:
     """What to train: model folder, settings, seed, output folder, engine, and the adapter where not all weights are.
 
-    `store` is the place in an object store that has the restart points too; "" = none.
+    `store` is the place in an object store that has the restart points too; "" = none. `keep_masters` writes the fp32
+    masters as they are, not in the dtype of the model folder.
     """
 
     start: Path
@@ -61,6 +62,7 @@ class TrainingJob:
     engine: EngineName
     adapter: LoraSettings | None = None
     store: str = ""
+    keep_masters: bool = False
 
     def write(self, folder: Path, rows: Sequence[TokenRow]) -> None:
         """Write the job and its rows for `read`."""
@@ -69,7 +71,7 @@ class TrainingJob:
         job = {"start": str(self.start.resolve()), "out": str(self.out.resolve()), "seed": self.seed}
         settings = {name: getattr(self.settings, name) for name in TrainingSection.model_fields}
         adapter = asdict(self.adapter) if self.adapter else None
-        job |= {"engine": self.engine, "store": self.store}
+        job |= {"engine": self.engine, "store": self.store, "keep_masters": self.keep_masters}
         write_json(folder / "job.json", job | {"settings": settings, "adapter": adapter})
 
     @classmethod
@@ -79,7 +81,8 @@ class TrainingJob:
         settings = TrainingSection.model_validate(job["settings"])
         adapter = LoraSettings(**job["adapter"]) if job["adapter"] else None
         out, engine = Path(job["out"]), job["engine"]
-        made = cls(Path(job["start"]), settings, job["seed"], out, engine, adapter, job["store"])
+        keep = job["keep_masters"]
+        made = cls(Path(job["start"]), settings, job["seed"], out, engine, adapter, job["store"], keep)
         return made, list(read_records(folder / "rows.jsonl", TokenRow))
 
 
@@ -108,6 +111,7 @@ def train(
     platform: PlatformSection | None = None,
     adapter: LoraSettings | None = None,
     store: str = "",
+    keep_masters: bool = False,
 ) -> TrainingResult:
     """Train the model in `start` on `rows` and write `out/checkpoint` and `out/steps.jsonl`.
 
@@ -115,12 +119,13 @@ def train(
     Goes on from the newest restart point under `out`, if an earlier attempt left one, and then ends with
     the same bits as an attempt that was never interrupted. SIGTERM ends it with a restart point and a TemporaryError.
     With `store`, a place such as s3://bucket/prefix/restart/inject-0123, the points are uploaded there meanwhile, and
-    the newest is taken up from there where `out` has none or an older one.
+    the newest is taken up from there where `out` has none or an older one. The checkpoint has the dtype of the model in
+    `start`, with `keep_masters` it is the fp32 masters.
     """
     out.mkdir(parents=True, exist_ok=True)
     platform = platform or PlatformSection()
     name = engine_name(platform)
-    job = TrainingJob(start, settings, seed, out, name, adapter, store)
+    job = TrainingJob(start, settings, seed, out, name, adapter, store, keep_masters)
     if platform.backend == "kubeflow":
         return _train_as_job(job, rows, platform, on_step)
     check_memory(start, settings, name, platform.processes, adapter)
@@ -285,7 +290,9 @@ def _finish(
     job: TrainingJob, engine: Engine, points: RestartPoints, log: StepLog, world: World
 ) -> TrainingResult | None:
     """Write the checkpoint, then drop the restart points; the first rank has the result."""
-    model = engine.finished_model()
+    import torch
+
+    model = engine.finished_model(torch.float32 if job.keep_masters else stored_dtype(job.start))
     result = None
     if world.first:
         digest = save_checkpoint(cast(Any, model), load_tokenizer(job.start), job.out / "checkpoint")

@@ -4,7 +4,6 @@ All train on the same questions with align's settings, unless a recipe is about 
 """
 
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,15 +12,15 @@ from iar.config import RunFile, TrainingSection
 from iar.errors import UserError
 from iar.methods.batching import TokenRow
 from iar.methods.budget import nearest_epochs
+from iar.methods.leaks import without_leaks
 from iar.methods.merge_grid import Recipe
 from iar.methods.objectives import answer_rows
 from iar.methods.raw_stream import raw_stream, stream_rows
-from iar.methods.replay import general_share, mixed_epoch, visited_in_order, without_leaks
-from iar.methods.self_distillation import acceptance_rate, judged_rewrite, rewrite_prompt
+from iar.methods.replay import general_share, mixed_epoch, visited_in_order
+from iar.methods.self_distillation import Rewrite, acceptance
 from iar.records import (
     Baseline,
     Document,
-    EvalItem,
     Lineage,
     Outcome,
     QAPair,
@@ -34,20 +33,20 @@ from iar.services.adapters import LoraSettings
 from iar.services.base_weights import base_with_tokenizer
 from iar.services.baselines import TrainedTokens, trained_tokens, write_baseline
 from iar.services.checkpoints import recorded_digest
-from iar.services.engine import Engine
 from iar.services.instructions import OBJECTIVE, general_examples
 from iar.services.merge_stream import merge_candidates
 from iar.services.models import load_tokenizer
-from iar.services.replies import complete_replies
 from iar.services.rows import dataset_card, prepare, tokenise
 from iar.services.suites import load_suites
 from iar.services.telemetry import TrainingResult
+from iar.services.train_engines import stored_dtype
 from iar.services.trainer import train
-from iar.services.training_report import training_outcome
+from iar.services.training_report import dataset_digest, training_outcome
 from iar.services.workspace import Context
 
 Facts = dict[str, float]
 NOTHING = TrainedTokens(0, 0)
+FP32_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -146,40 +145,46 @@ def lora(task: Task) -> Outcome:
 
 def sdft(task: Task) -> Outcome:
     """The questions with answers that theta_0 wrote in its own words, where these kept the answer."""
-    pairs, limit = task.pairs, task.run_file.baselines.sdft_max_tokens
-    items = [EvalItem(pair.id, "sdft", rewrite_prompt(pair), limit, {}) for pair in pairs]
-    replies = complete_replies(
-        task.out / "replies.jsonl",
-        items,
-        lambda: Engine(task.base, task.run_file.model.system_turn, task.run_file.evaluate.batch_size),
-        on_progress=lambda done, total: task.context.progress.update(done, 2 * total, "rewriting"),
-    )
-    rewrites = [judged_rewrite(pair, replies[pair.id]) for pair in pairs]
-    write_records(task.out / "rewrites.jsonl", rewrites)
-
+    pairs = task.pairs
+    rewrites = list(read_records(task.inputs["rewrites"] / "rewrites.jsonl", Rewrite))
     own = [replace(pair, answer=rewrite.answer) for pair, rewrite in zip(pairs, rewrites, strict=True)]
-    rows, update = _question_rows(task, own), _half(task, 1, "questions")
-    result = _train(task, task.base, rows, task.run_file.align, task.out, update)
-    refused = Counter(rewrite.refused for rewrite in rewrites if rewrite.refused)
-    facts = {"acceptance_rate": acceptance_rate(rewrites), "rewrites": float(len(rewrites))}
-    return _finish(task, result, facts | {f"refused/{reason}": float(n) for reason, n in sorted(refused.items())})
+    result = _train(task, task.base, _question_rows(task, own), task.run_file.align)
+    return _finish(task, result, acceptance(rewrites))
 
 
 def fapm(task: Task) -> Outcome:
-    """No training: of vanilla's change to theta_0, the part that weighs little on the weights it was made to."""
-    tuned, keep = task.inputs["vanilla"] / "checkpoint", task.run_file.baselines.fapm_keep
+    """Of vanilla's change to theta_0, the part that weighs little on the weights it was made to.
+
+    A theta_0 coarser than fp32 has vanilla's checkpoint rounded to its grid, and the small changes with it; then the
+    same training is made once more and its fp32 masters are pruned.
+    """
+    name, keep = task.context.recipe, task.run_file.baselines.fapm_keep
+    tuned, trained, entries = task.inputs["vanilla"] / "checkpoint", task.inputs["vanilla"], []
+    if stored_dtype(task.base).itemsize < FP32_BYTES:
+        tuned, trained, entries = task.out / "masters", task.out, [_train_masters(task)]
     parents = {"base": recorded_digest(task.base), "tuned": recorded_digest(tuned)}
     recipe = Recipe("checkpoint", "fapm", "keep", keep, task.context.seed)
-    (merged,) = merge_candidates(task.base, tuned, [recipe], task.out, parents, task.context.progress.update)
-    spent = trained_tokens(task.inputs["vanilla"])
+    (merged,) = merge_candidates(task.base, tuned, [recipe], task.out, parents)
+    shutil.rmtree(task.out / "masters", ignore_errors=True)
+    spent = trained_tokens(trained)
     facts = {"changed_share": merged.changed_share, "distance_to_vanilla": merged.distance_to_tuned}
-    write_baseline(task.out, Baseline(task.context.recipe, spent.tokens, spent.target_tokens, facts))
-    name = task.context.recipe
+    write_baseline(task.out, Baseline(name, spent.tokens, spent.target_tokens, facts))
+    entries.append(Lineage("checkpoint", merged.digest, name, to_json(recipe) | facts, tuple(parents.items())))
     return Outcome(
         metrics=facts,
         markdown=f"**{name}**: {keep:.0%} of vanilla's change kept, {merged.changed_share:.1%} of the weights changed",
-        lineage=(Lineage("checkpoint", merged.digest, name, to_json(recipe) | facts, tuple(parents.items())),),
+        lineage=tuple(entries),
     )
+
+
+def _train_masters(task: Task) -> Lineage:
+    """Make vanilla's training and leave its fp32 masters in `masters/`; return their registry entry."""
+    masters = task.out / "masters"
+    if not masters.is_dir():  # else an earlier try was killed after it
+        _train(task, task.base, _question_rows(task, task.pairs), task.run_file.align, keep_masters=True)
+        (task.out / "checkpoint").rename(masters)
+    made_of = ("trained-from", recorded_digest(task.base)), ("trained-on", dataset_digest(task.inputs["data"]))
+    return Lineage("checkpoint", recorded_digest(masters), "vanilla in fp32", {}, made_of)
 
 
 RECIPES: dict[str, Callable[[Task], Outcome]] = {
@@ -200,13 +205,15 @@ def _train(
     out: Path | None = None,
     update: Callable[[int, int, str], None] | None = None,
     lora: LoraSettings | None = None,
+    keep_masters: bool = False,
 ) -> TrainingResult:
     """Train into the stage's own folder unless told otherwise, where the run file says."""
     context = task.context
     # Factors are small: what ZeRO would spread is not there, and it does not know them.
     platform = context.platform.model_copy(update={"training_engine": "auto"}) if lora else context.platform
     update, out = update or context.progress.update, out or task.out
-    return train(start, rows, settings, context.seed, out, update, platform, lora, context.restart_place(out))
+    place = context.restart_place(out)
+    return train(start, rows, settings, context.seed, out, update, platform, lora, place, keep_masters)
 
 
 def _question_rows(task: Task, pairs: Sequence[QAPair]) -> list[TokenRow]:
@@ -234,9 +241,10 @@ def _raw_rows(task: Task, out: Path) -> list[TokenRow]:
 
 
 def _evaluated_prompts(task: Task) -> Iterable[str]:
-    """Yield the prompts that models are scored on; the test stays locked, its questions are about the documents."""
+    """Yield what models are asked, of MMLU the question alone too; the test stays locked, it is about the documents."""
     for items in load_suites(task.run_file).values():
         yield from (item.prompt for item in items)
+        yield from (item.reference["question"] for item in items if "question" in item.reference)
     yield from (pair.question for pair in read_records(task.inputs["data"] / "validation.jsonl", QAPair))
 
 
