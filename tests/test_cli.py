@@ -214,6 +214,17 @@ def test_compile_writes_the_same_bytes_twice(capsys: pytest.CaptureFixture[str],
     assert first.read_bytes() == second.read_bytes()
 
 
+def test_compile_refuses_a_training_that_no_gpu_of_the_pool_holds(
+    capsys: pytest.CaptureFixture[str], run_yaml: Path
+) -> None:
+    out = run_yaml.parent / "large.yaml"
+    large = ("--set", "model.source=Qwen/Qwen3-32B", "--set", "platform.processes=8")
+    code, _, error = call(capsys, "compile", run_yaml, "-o", out, "--set", "platform.backend=kubeflow", *large)
+    assert code == 2 and error.count("\n") == 1 and not out.exists()
+    assert "GB on NVIDIA-A100-SXM4-40GB; choose a smaller model, or " in error
+    assert call(capsys, "compile", run_yaml, "-o", out, *large)[0] == 0, "for this machine there is no pool"
+
+
 @pytest.mark.parametrize(("target", "reason"), [("folder.yaml", "not the name"), ("x.txt", "not the name")])
 def test_compile_refuses_a_target_that_is_no_yaml_file(
     capsys: pytest.CaptureFixture[str], run_yaml: Path, target: str, reason: str

@@ -9,7 +9,7 @@ import pytest
 from iar.config import RunFile
 from iar.services.model_shapes import SHAPES
 from iar.services.run_files import load_run_file
-from iar.services.training_fit import GPU_GB, demand, memory_comment, places
+from iar.services.training_fit import ADVISED_SHARE, GPU_GB, demand, memory_comment, places, pool_machine, pool_refusal
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(path for path in (ROOT / "pipelines" / "runs").glob("*.yaml") if path.stem != "demo")
@@ -62,6 +62,15 @@ def test_a_run_file_has_the_settings_of_the_paper(path: Path) -> None:
     assert run_file.select.tolerance_points == 1.0
     recipes = next((pair for name, pair in RECIPES.items() if path.stem.startswith(name)), ("1:1:1", "1:1:1"))
     assert run_file.inject.recipe == recipes[path.stem.endswith("-cci")]
+
+
+@each_file
+def test_a_run_file_fits_the_pool_that_it_names(path: Path) -> None:
+    run_file = load_run_file(path, ["platform.backend=kubeflow"])
+    need, machine = demand(run_file), pool_machine(run_file.platform)
+    assert need is not None and machine is not None and pool_refusal(run_file) == ""
+    assert need.memory.total <= ADVISED_SHARE * machine.total_gb
+    assert need.ranks <= 8 * run_file.platform.pool.nodes
 
 
 @each_file

@@ -111,7 +111,9 @@ def compile_(
     run_file = load(run_yaml, with_recipes(set_, recipes), None)
     from iar.pipelines.post_training import compiled_pipeline
     from iar.services.pipeline_resources import kubernetes_resources
+    from iar.services.training_fit import check_pool
 
+    check_pool(run_file)
     path = out or Path(f"{run_file.run.name}-pipeline.yaml")
     check_output(path, "--output", ".yaml")
     ir = compiled_pipeline(run_file)

@@ -125,7 +125,10 @@ class TrainingSection(Section):
     batch_size: Positive = Field(64, description="Rows an optimizer step, over all accumulation.")
     micro_batch_tokens: Positive = Field(2048, description="Tokens in one forward pass; bounds memory.")
     sequence_length: int = Field(
-        4096, ge=16, le=MOST, description="Longest row in tokens; longer documents are cut into windows."
+        4096,
+        ge=16,
+        le=MOST,
+        description="Longest row in tokens; a longer passage is trained in parts, a longer answer in windows.",
     )
     warmup_share: Share = Field(0.05, description="Share of steps with a rising rate, then cosine to zero.")
     compute_dtype: Literal["auto", "bfloat16", "float32"] = Field(
@@ -171,7 +174,7 @@ class InjectSection(TrainingSection):
 
     @property
     def weights(self) -> tuple[int, int, int]:
-        """Rows of (continuation, rewrite, instruction) for each document window."""
+        """Rows of (continuation, rewrite, instruction) for each passage."""
         continuation, rewrite, instruction = map(int, self.recipe.split(":"))
         return continuation, rewrite, instruction
 

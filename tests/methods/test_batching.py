@@ -1,13 +1,16 @@
 """Every row is visited once an epoch, none is lost to windows or micro-batches, none is without a target."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iar.methods.batching import TokenRow, micro_batches, rank_parts, step_batches, window_rows
+from iar.methods.batching import LEAST_WINDOW, TokenRow, micro_batches, rank_parts, step_batches, window_rows
+from iar.methods.objectives import RECONSTRUCTION
 from iar.records import Example, Reject
 
-EXAMPLE = Example("e", "continuation", "doc", "prompt", "target")
+EXAMPLE = Example("e", "qa", "doc", "prompt", "target")
 ROWS = st.lists(st.integers(2, 40), min_size=1, max_size=30).map(
     lambda lengths: [TokenRow(str(n), "qa", (0,) * length, 1) for n, length in enumerate(lengths)]
 )
@@ -59,7 +62,8 @@ def test_windows_cover_the_target_and_end_the_turn_once(prompt: int, target: int
     prompt_ids, target_ids = [1] * prompt, list(range(10, 10 + target))
     rows = window_rows(EXAMPLE, prompt_ids, target_ids, end_id=2, sequence_length=sequence)
     if isinstance(rows, Reject):
-        assert sequence - prompt < 2
+        room = sequence - prompt
+        assert room < 2 or (room < LEAST_WINDOW * sequence and target + 1 > room)
         return
     assert [token for row in rows for token in row.token_ids[row.prompt_length :]] == [*target_ids, 2]
     assert all(len(row.token_ids) <= sequence and row.target_length > 0 for row in rows)
@@ -72,6 +76,20 @@ def test_windows_cover_the_target_and_end_the_turn_once(prompt: int, target: int
 def test_a_prompt_that_fills_the_sequence_is_dropped_with_the_reason() -> None:
     reject = window_rows(EXAMPLE, [1] * 20, [3], 2, sequence_length=20)
     assert isinstance(reject, Reject) and reject.reason == "prompt fills the sequence"
+
+
+def test_a_long_prompt_is_not_repeated_for_many_short_windows() -> None:
+    reject = window_rows(EXAMPLE, [1] * 4090, [3] * 3000, 2, sequence_length=4096)
+    assert isinstance(reject, Reject) and reject.reason == "prompt leaves little room for a long target"
+    assert not isinstance(window_rows(EXAMPLE, [1] * 4090, [3] * 5, 2, sequence_length=4096), Reject)
+
+
+@pytest.mark.parametrize("objective", RECONSTRUCTION)
+def test_a_reconstruction_is_one_row_or_none(objective: str) -> None:
+    example = replace(EXAMPLE, objective=objective)
+    (row,) = window_rows(example, [1] * 10, [3] * 9, 2, sequence_length=20)
+    assert isinstance(row, TokenRow) and len(row.token_ids) == 20
+    assert isinstance(window_rows(example, [1] * 10, [3] * 10, 2, sequence_length=20), Reject)
 
 
 def test_an_empty_target_is_dropped_with_the_reason() -> None:

@@ -134,12 +134,43 @@ def test_the_size_of_a_model_folder_is_read_from_its_weights(tmp_path: Path) -> 
     assert doctor_model.model_parameters(run_file(tmp_path)) == 480
 
 
-def test_too_little_disk_warns_and_almost_none_fails(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+def with_free_disk(monkeypatch: MonkeyPatch, free: float) -> None:
+    usage = type("Usage", (), {"free": free})
+    monkeypatch.setattr("shutil.disk_usage", lambda place: usage)
+
+
+def test_a_disk_too_small_for_the_checkpoints_fails_and_for_restart_points_warns(
+    tmp_path: Path, monkeypatch: MonkeyPatch
+) -> None:
     wanted = run_file(tmp_path, model={"source": "org/model-3B"})
-    for free, status in ((500e9, "pass"), (50e9, "warn"), (1e9, "fail")):
-        usage = type("Usage", (), {"free": free})
-        monkeypatch.setattr("shutil.disk_usage", lambda place, usage=usage: usage)
+    for free, status in ((500e9, "pass"), (97e9, "warn"), (95e9, "fail"), (1e9, "fail")):
+        with_free_disk(monkeypatch, free)
         assert doctor.check_disk(wanted).status == status
+    elsewhere = run_file(tmp_path, model={"source": "org/model-3B"}, platform={"backend": "kubeflow"})
+    assert doctor.check_disk(elsewhere).status == "warn", "it is another machine's disk"
+    two = run_file(tmp_path, model={"source": "org/model-3B"}, recover={"slerp_t": [0.3], "ties_density": []})
+    assert doctor.kept_bytes(wanted) - doctor.kept_bytes(two) == 5 * 6e9
+
+
+def test_a_model_of_the_hub_counts_by_its_known_shape(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    with_free_disk(monkeypatch, 55e9)
+    wanted = run_file(tmp_path, model={"source": "microsoft/Phi-4-mini-instruct"})
+    check = doctor.check_disk(wanted)
+    assert (check.status, check.fix) == ("fail", "free some, or set run.state to another disk")
+    assert check.detail == (
+        f"run.state: 55.0 GB free in {tmp_path}, at least 122.8 GB needed for the checkpoints of "
+        "microsoft/Phi-4-mini-instruct"
+    )
+
+
+def test_what_lies_in_the_state_folder_is_not_needed_again(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    wanted = run_file(tmp_path, model={"source": "org/model-3B"})
+    made = tmp_path / "state" / "artifacts" / "model.safetensors"
+    made.parent.mkdir(parents=True)
+    with made.open("wb") as file:
+        file.truncate(60_000_000_000)
+    with_free_disk(monkeypatch, 40e9)
+    assert doctor.check_disk(wanted).status == "warn"
 
 
 @pytest.mark.usefixtures("model")

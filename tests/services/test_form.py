@@ -159,6 +159,11 @@ def test_a_run_file_that_is_another_pipeline_is_refused(compiled: RunFile, key: 
     assert said.startswith(f"run_file: {key}: ") and "this pipeline was compiled for" in said and "\n" not in said
 
 
+def test_a_pool_that_cannot_hold_the_training_is_refused_before_any_task(compiled: RunFile) -> None:
+    told = refused(compiled, model="Qwen/Qwen3-32B", gpu_pool="nvidia.com/gpu.product=NVIDIA-A100-SXM4-40GB")
+    assert "there are 40.3 GB on NVIDIA-A100-SXM4-40GB; " in told and "\n" not in told
+
+
 def test_the_task_gives_the_others_the_effective_run_file_and_the_nodes(compiled: RunFile, tmp_path: Path) -> None:
     from kfp import local
 

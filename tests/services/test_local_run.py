@@ -19,7 +19,7 @@ from iar.config import ModelSection, RunFile, SelectSection
 from iar.errors import IarError, NoFeasibleCandidate, PermanentError, TemporaryError, UserError
 from iar.services import local_run
 from iar.services.guards import kfp_mended
-from iar.services.local_run import RunResult, check_disk
+from iar.services.local_run import RunResult
 from iar.services.progress import Event
 from iar.services.runs import find_run, read_status
 from iar.services.workspace import Workspace
@@ -254,13 +254,13 @@ def test_a_state_folder_that_cannot_be_is_a_user_error(world: World, tmp_path: P
 def test_a_disk_too_small_is_refused_before_anything_runs(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with (tmp_path / "model.safetensors").open("wb") as file:
-        file.truncate(2_000_000_000)
-    settings = world.settings.model_copy(update={"model": ModelSection(source=str(tmp_path))})
-    usage = type("Usage", (), {"free": 40_000_000_000})
+    settings = world.settings.model_copy(update={"model": ModelSection(source="Qwen/Qwen3-32B")})
+    world.set(IAR_STATE=str(tmp_path / "new" / "state"))
+    usage = type("Usage", (), {"free": 55_000_000_000})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
-    with pytest.raises(UserError, match=r"40\.0 GB free, about 48\.0 GB needed"):
-        check_disk(settings, world.state)
+    with pytest.raises(UserError, match=r"55\.0 GB free in .*, at least 1048\.4 GB needed .* of Qwen/Qwen3-32B; free"):
+        local_run.run(settings)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_run_outside_the_main_thread_works(world: World) -> None:

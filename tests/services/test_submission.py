@@ -74,6 +74,28 @@ def test_rerun_starts_the_next_one_and_run_rerun_names_one(kfp: KfpDouble) -> No
     assert send(kfp, run_file(rerun=1)).run.name == f"{run_id}-rerun-1" and len(kfp.runs) == 3
 
 
+def too_large(**run: object) -> RunFile:
+    """Return a run file whose training takes 655 GB of a GPU of 40 GB."""
+    platform = {"backend": "kubeflow", "processes": 8, "training_engine": "ddp"}
+    sections = run_file("large", **run).model_dump(mode="json") | {"platform": platform}
+    return RunFile.model_validate(sections | {"model": {"source": "Qwen/Qwen3-32B"}})
+
+
+def test_a_training_that_the_pool_cannot_hold_is_not_started(kfp: KfpDouble) -> None:
+    with pytest.raises(UserError, match=r"40\.3 GB on NVIDIA-A100-SXM4-40GB; choose a smaller model, or 32 GPUs of 40"):
+        send(kfp, too_large())
+    assert not kfp.runs and not kfp.versions
+
+    desired = {Path("a.yaml"): run_file(), Path("b.yaml"): too_large()}
+    for dry_run in (True, False):
+        with pytest.raises(UserError, match=r"^b\.yaml: .* takes about "):
+            list(reconcile(desired, compiled, lambda name: Kubeflow(kfp.url, "", name), "", dry_run))
+    assert not kfp.runs
+
+    kfp.add_run(too_large().run_id, state="SUCCEEDED")
+    assert not send(kfp, too_large()).started, "what there is already is no question any more"
+
+
 def test_everything_is_found_on_the_last_page(kfp: KfpDouble) -> None:
     settings, kfp.page = run_file(), 2
     for number in range(5):

@@ -365,10 +365,33 @@ def test_padding_is_seen_in_the_efficiency(tiny_model_folder: Path, tmp_path: Pa
 def test_a_training_that_does_not_fit_is_refused_with_what_would(
     tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = InjectSection(micro_batch_tokens=100_000)
+    rows = [*ROWS, TokenRow("long", "instruction", (7,) * 50_000, 4)]
     monkeypatch.setattr(training_fit, "this_machine", lambda ranks: training_fit.Machine(0, 0.1, 0.1))
     with pytest.raises(UserError, match=r"inject: training .* takes about .* GB.*; set inject\."):
-        train(tiny_model_folder, ROWS, settings, 5, tmp_path, ignore)
+        train(tiny_model_folder, rows, InjectSection(), 5, tmp_path, ignore)
+
+
+def test_the_rows_there_are_decide_what_fits(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = shape_of(ModelSection(source=str(tiny_model_folder)))
+    assert shape is not None
+    settings = SETTINGS.model_copy(update={"compute_dtype": "float32", "sequence_length": 4096})
+    short, long = (estimate(shape, settings, "single", 1, pass_tokens=tokens).total for tokens in (40, 400))
+    between = training_fit.Machine(0, (short + long) / 2, 1.0)
+    monkeypatch.setattr(training_fit, "this_machine", lambda ranks: between)
+    train(tiny_model_folder, ROWS, settings, 5, tmp_path / "short", ignore)
+    longer = [*ROWS, TokenRow("long", "qa", (7,) * 400, 4)]
+    with pytest.raises(UserError, match=r"takes about .*; set training\.(activation_checkpointing|sequence_length)="):
+        train(tiny_model_folder, longer, settings, 5, tmp_path / "long", ignore)
+
+
+def test_a_cluster_is_not_asked_for_a_job_that_its_gpus_cannot_hold(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_fit, "GPU_RESERVE_GB", 42.2999)
+    with pytest.raises(UserError, match=r"and there are 0\.0 GB on NVIDIA-A100-SXM4-40GB; choose a smaller model"):
+        train(tiny_model_folder, ROWS, SETTINGS, 5, tmp_path, ignore, PlatformSection(backend="kubeflow"))
 
 
 def test_an_adapter_is_not_refused_for_the_memory_of_a_whole_training(
@@ -378,7 +401,7 @@ def test_an_adapter_is_not_refused_for_the_memory_of_a_whole_training(
     shape = shape_of(ModelSection(source=str(tiny_model_folder)))
     assert shape is not None
     adapter = LoraSettings(2, 4.0, 0)
-    settings = SETTINGS.model_copy(update={"compute_dtype": "float32"})
+    settings = SETTINGS.model_copy(update={"compute_dtype": "float32", "sequence_length": 40})
     whole, less = (estimate(shape, settings, "single", 1, which).total for which in (None, adapter))
     between = training_fit.Machine(1, (whole + less) / 2, 1.0)
     monkeypatch.setattr(training_fit, "this_machine", lambda ranks: between)

@@ -34,6 +34,7 @@ def settings_with(micro_batch_tokens: int, dtype: str, checkpointing: bool = Fal
     return TrainingSection.model_validate(
         {
             "micro_batch_tokens": micro_batch_tokens,
+            "sequence_length": micro_batch_tokens,
             "compute_dtype": dtype,
             "activation_checkpointing": checkpointing,
         }
@@ -70,6 +71,18 @@ def test_the_estimate_is_near_the_true_peak(
     estimated = 1e9 * total(shape, settings, "single", 1)
     measured = peak_bytes(tiny_model_folder, settings, rows)
     assert measured / FACTOR < estimated < measured * FACTOR
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
+def test_the_estimate_counts_a_row_longer_than_a_pass(tiny_model_folder: Path, checkpointing: bool) -> None:
+    settings = settings_with(64, "float32", checkpointing).model_copy(update={"sequence_length": 512})
+    rows = rows_of(4, 512)
+    shape = shape_of(ModelSection(source=str(tiny_model_folder)))
+    assert shape is not None
+    measured = peak_bytes(tiny_model_folder, settings, rows)
+    for pass_tokens in (None, 512):
+        estimated = 1e9 * estimate(shape, settings, "single", 1, pass_tokens=pass_tokens).total
+        assert measured / FACTOR < estimated < measured * FACTOR
 
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])

@@ -5,7 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from iar.methods.objectives import RECONSTRUCTION
 from iar.records import Example, Reject
+
+# Of the sequence: shorter windows would be many rows of a few tokens, each with the weight of a whole one.
+LEAST_WINDOW = 0.25
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,8 @@ def window_rows(
 
     The fewest windows, equally long up to one token: a row of its own for a few last tokens would weigh as much as
     the others. A later window keeps the prompt and goes on where the last one ended; only the last ends the turn.
-    Refused where the prompt leaves no room for at least one token beside the end of turn.
+    Refused where the prompt leaves no room for at least one token beside the end of turn, where windows would be
+    shorter than LEAST_WINDOW of the sequence, and where a reconstruction, whose text was divided to fit, does not.
     """
     room = sequence_length - len(prompt_ids)
     if room < 2:
@@ -51,6 +56,8 @@ def window_rows(
         return Reject("tokenise", example.id, "target has no tokens", example.prompt)
     whole = [*target_ids, end_id]
     count = -(-len(whole) // room)
+    if count > 1 and (example.objective in RECONSTRUCTION or room < LEAST_WINDOW * sequence_length):
+        return Reject("tokenise", example.id, "prompt leaves little room for a long target", example.prompt)
     bounds = [number * len(whole) // count for number in range(count + 1)]
     return [
         TokenRow(example.id, example.objective, (*prompt_ids, *whole[start:end]), len(prompt_ids), number, count)

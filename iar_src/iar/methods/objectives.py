@@ -7,31 +7,41 @@ instruction:  one reading instruction in the prompt, the full text is the target
 
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import regex
 
 from iar.methods.digest import digest_text
+from iar.methods.textnorm import trim
 from iar.records import Anchor, Chunk, Document, Example, QAPair, Skeleton
 
 CONTINUATION_PROMPT = "Continue the text about {title} from where it stops.\n\n{prefix}"
 REWRITE_PROMPT = "Write the full text about {title} from these notes.\n\n{skeleton}"
 INSTRUCTION_PROMPT = "Read and reproduce {part}the text about {title}."
+RECONSTRUCTION = ("continuation", "rewrite", "instruction")
 WORD_END = re.compile(r"\s+|(?<=[\u3002\uff01\uff1f\uff0c])(?=\S)")
 GRAPHEME = regex.compile(r"\X")
 PREFIX_SHARE = (0.1, 0.6)
 
+Item = TypeVar("Item")
+
 
 @dataclass(frozen=True)
 class Passage:
-    """What one row reconstructs: a whole document, or one part of it. `part` is "" or "part 2 of 3 of "."""
+    """What one row reconstructs: a whole document, or one part of it. `part` is "" or "part 2 of 3 of ".
+
+    start: offset of `text` in its document; anchors: the key terms in it, with offsets in the document too.
+    """
 
     source_id: str
     title: str
     part: str
     text: str
     skeleton: str
+    start: int = 0
+    anchors: tuple[Anchor, ...] = ()
 
 
 def fill(template: str, **values: str) -> str:
@@ -44,11 +54,20 @@ def example(objective: str, source_id: str, prompt: str, target: str) -> Example
     return Example(digest_text(f"{objective}\0{prompt}\0{target}")[:16], objective, source_id, prompt, target)
 
 
-def document_passages(documents: Sequence[Document], skeletons: Sequence[Skeleton]) -> Iterator[Passage]:
+def document_passages(
+    documents: Sequence[Document],
+    skeletons: Sequence[Skeleton],
+    chunks: Sequence[Chunk] = (),
+    anchors: Sequence[Anchor] = (),
+) -> Iterator[Passage]:
     """Yield each document as one passage."""
     skeleton_by_document = {skeleton.document_id: skeleton.text for skeleton in skeletons}
+    document_by_chunk = {chunk.id: chunk.document_id for chunk in chunks}
+    anchors_by_document = _grouped(anchors, lambda anchor: document_by_chunk[anchor.chunk_id])
     for document in documents:
-        yield Passage(document.id, document.title, "", document.text.strip(), skeleton_by_document[document.id])
+        start, end = trim(document.text, 0, len(document.text))
+        skeleton, own = skeleton_by_document[document.id], tuple(anchors_by_document.get(document.id, ()))
+        yield Passage(document.id, document.title, "", document.text[start:end], skeleton, start, own)
 
 
 def chunk_passages(
@@ -56,17 +75,26 @@ def chunk_passages(
 ) -> Iterator[Passage]:
     """Yield each chunk as a passage of its own, with the chunk's key terms as its skeleton."""
     title_by_document = {document.id: document.title for document in documents}
-    chunks_by_document: dict[str, list[Chunk]] = {}
-    for chunk in chunks:
-        chunks_by_document.setdefault(chunk.document_id, []).append(chunk)
-    terms_by_chunk: dict[str, list[str]] = {}
-    for anchor in anchors:
-        terms_by_chunk.setdefault(anchor.chunk_id, []).append(anchor.text)
-    for document_id, parts in chunks_by_document.items():
+    anchors_by_chunk = _grouped(anchors, lambda anchor: anchor.chunk_id)
+    for document_id, parts in _grouped(chunks, lambda chunk: chunk.document_id).items():
         for number, chunk in enumerate(parts, 1):
-            part = f"part {number} of {len(parts)} of " if len(parts) > 1 else ""
-            skeleton = "Key terms: " + "; ".join(dict.fromkeys(terms_by_chunk.get(chunk.id, [])))
-            yield Passage(chunk.id, title_by_document[document_id], part, chunk.text, skeleton)
+            own = tuple(anchors_by_chunk.get(chunk.id, ()))
+            skeleton = "Key terms: " + "; ".join(dict.fromkeys(anchor.text for anchor in own))
+            part = part_name(number, len(parts))
+            yield Passage(chunk.id, title_by_document[document_id], part, chunk.text, skeleton, chunk.start, own)
+
+
+def part_name(number: int, count: int) -> str:
+    """Return "part 2 of 3 of ", or "" where the part is the whole."""
+    return f"part {number} of {count} of " if count > 1 else ""
+
+
+def _grouped(items: Iterable[Item], key: Callable[[Item], str]) -> dict[str, list[Item]]:
+    """Return the items by key, keys and items in the order in which they come."""
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def cut_points(text: str) -> list[int]:

@@ -121,9 +121,10 @@ class _Estimator:
         continuation, rewrite, instruction = settings.weights
         total = targets = rows = 0.0
         for text in self._work.units:
-            windows = max(1, ceil(text / settings.sequence_length))
-            prompts = continuation + (rewrite + instruction) * windows
-            seen = text * (continuation + rewrite * (1 + SKELETON_SHARE * windows) + instruction)
+            longest = text * (1 + SKELETON_SHARE * bool(rewrite)) + TEMPLATE_TOKENS
+            parts = max(1, ceil(longest / settings.sequence_length))
+            prompts = (continuation + rewrite + instruction) * parts
+            seen = text * (continuation + rewrite * (1 + SKELETON_SHARE) + instruction)
             total += seen + TEMPLATE_TOKENS * prompts
             targets += text * (continuation * (1 - PREFIX_SHARE) + rewrite + instruction)
             rows += prompts

@@ -5,10 +5,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from iar.config import Endpoint, RunFile
 from iar.errors import UserError
+from iar.methods.merge_grid import grid
 from iar.services.doctor_model import check_model, model_parameters, weight_bytes
 from iar.services.doctor_recipes import check_recipes, recipe_checkpoints
 from iar.services.findings import Check, guarded
@@ -16,8 +18,8 @@ from iar.services.workspace import Workspace
 
 GB = 1e9
 LEAST_FREE_BYTES = int(2 * GB)
-# theta_0, theta_I, theta_IA, vanilla, 12 candidates and the pick.
-CHECKPOINTS = 17
+# theta_0, theta_I, theta_IA and vanilla.
+TRAINED = 4
 # A restart point holds fp32 weights and two moments. The next is written whole before the oldest goes.
 RESTART_BYTES = 12
 CPU_PARAMETERS = 1e9
@@ -188,7 +190,10 @@ def check_endpoint(role: str, endpoint: Endpoint) -> Check:
 
 
 def check_disk(run_file: RunFile) -> Check:
-    """Compare the free disk space with what the artifacts take."""
+    """Compare the free disk space with what the run writes.
+
+    Less than what is surely written fails, on the machine that runs it; less than what may be is a warning.
+    """
     state = Workspace.of(run_file).state
     place = next(folder for folder in (state, *state.parents) if folder.exists())
     if not place.is_dir():
@@ -196,20 +201,39 @@ def check_disk(run_file: RunFile) -> Check:
     if not os.access(place, os.W_OK):
         return Check("disk", "fail", f"run.state: {place} is not writable", "set run.state to a folder you can write")
     free = shutil.disk_usage(place).free
-    need = max(LEAST_FREE_BYTES, artifact_bytes(run_file))
+    sure = max(LEAST_FREE_BYTES, kept_bytes(run_file) - _present_bytes(state))
+    need = max(sure, artifact_bytes(run_file))
+    fix = "free some, or set run.state to another disk"
+    if free < sure and run_file.platform.backend == "local":
+        detail = (
+            f"run.state: {free / GB:.1f} GB free in {place}, at least {sure / GB:.1f} GB needed for the checkpoints"
+        )
+        return Check("disk", "fail", f"{detail} of {run_file.model.source}", fix)
     detail = f"{free / GB:.1f} GB free in {place}, about {need / GB:.1f} GB for a first run"
-    if free < LEAST_FREE_BYTES:
-        return Check("disk", "fail", f"run.state: {detail}", "free some, or set run.state to another disk")
     if free < need:
-        return Check("disk", "warn", detail, "free some, or set run.state to another disk")
+        return Check("disk", "warn", detail, fix)
     return Check("disk", "pass", detail)
 
 
+def _present_bytes(state: Path) -> int:
+    """Return how many bytes lie in the state folder: any of it may be reused."""
+    return sum(file.stat().st_size for file in state.rglob("*") if file.is_file() and not file.is_symlink())
+
+
+def kept_bytes(run_file: RunFile) -> float:
+    """Return about how many bytes of checkpoints a finished run has on its disk: none is deleted on the way.
+
+    Restart points are not counted, as a short training writes none, nor the pick, a link to its candidate.
+    """
+    candidates = len(grid(run_file.recover, run_file.run.seed))
+    return (TRAINED + candidates + recipe_checkpoints(run_file)) * (weight_bytes(run_file) or 0)
+
+
 def artifact_bytes(run_file: RunFile) -> float:
-    """Return about how many bytes a first run writes: checkpoints, and the restart points of one training."""
-    checkpoints = (CHECKPOINTS + recipe_checkpoints(run_file)) * (weight_bytes(run_file) or 0)
+    """Return about how many bytes a first run may write: the pick and one training's restart points too."""
     points = 1 + max(section.restart_points for section in (run_file.inject, run_file.align))
-    return checkpoints + points * RESTART_BYTES * (model_parameters(run_file) or 0)
+    pick = weight_bytes(run_file) or 0
+    return kept_bytes(run_file) + pick + points * RESTART_BYTES * (model_parameters(run_file) or 0)
 
 
 def check_engine(run_file: RunFile) -> Check:
@@ -225,22 +249,29 @@ def check_engine(run_file: RunFile) -> Check:
 
 
 def check_memory(run_file: RunFile) -> Check:
-    """Compare this machine's memory with what its training processes take; more than there is fails."""
-    from iar.services.training_fit import demand, refusal, remedy, this_machine
+    """Compare what training processes take with this machine's memory, or the pool's GPUs; more than there is fails."""
+    from iar.services.training_fit import demand, pool_machine, refusal, remedy, settings_that_fit, this_machine
 
     on_cluster = run_file.platform.backend == "kubeflow"
     need = demand(run_file, auto_dtype="bfloat16" if on_cluster else None)
     if need is None:
         return Check("memory", "pass", f"the size of {run_file.model.source} is known once it is here")
     about = f"about {need.memory.total:.1f} GB for each of {need.ranks} training processes"
-    if on_cluster:
-        return Check("memory", "pass", about)
-    machine = this_machine(need.ranks)
+    machine = pool_machine(run_file.platform) if on_cluster else this_machine(need.ranks)
+    if machine is None:
+        labels = (
+            ", ".join(f"{key}={value}" for key, value in run_file.platform.pool.node_selector.items()) or "any node"
+        )
+        unknown = f"the memory of the pool's GPUs is unknown (platform.pool.node_selector: {labels})"
+        return Check("memory", "warn", f"{about}; {unknown}", "name a GPU with its size there, or see that it fits")
     if refused := refusal(need, machine):
         return Check("memory", "fail", refused, remedy(need, machine))
+    if on_cluster:
+        return Check("memory", "pass", f"{about}, {machine.total_gb:.1f} GB on {machine.name}")
     detail = f"{about}, {machine.free_gb:.1f} GB free of {machine.total_gb:.1f} GB"
-    if machine.free_gb < need.memory.total:
-        return Check("memory", "warn", detail, "close other programs, or lower micro_batch_tokens")
+    if machine.free_gb < machine.taken_gb(need.memory):
+        advice = settings_that_fit(need, replace(machine, total_gb=machine.free_gb))
+        return Check("memory", "warn", detail, "close other programs" + (f", or set {advice}" if advice else ""))
     return Check("memory", "pass", detail)
 
 

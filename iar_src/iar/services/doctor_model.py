@@ -51,14 +51,17 @@ def _on_hub(hub_id: str, revision: str) -> str:
 
 
 def model_parameters(run_file: RunFile) -> float | None:
-    """Return about how many parameters the base model has: from its files, else from its name; None if unknown."""
+    """Return about how many parameters the base model has: of its files, its known sizes, else its name, or None."""
     from iar.services.checkpoints import stored_elements
+    from iar.services.model_shapes import shape_of
     from iar.services.models import find_local, find_package
 
     if (folder := find_local(run_file.model)) is not None:
         return stored_elements(folder)
     if (file := find_package(run_file.model)) is not None:
         return file.stat().st_size / GGUF_BYTES_PER_PARAMETER
+    if (shape := shape_of(run_file.model)) is not None:
+        return shape.parameters
     size = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)([bm])(?![a-z])", run_file.model.source.lower())
     return float(size[1]) * (1e9 if size[2] == "b" else 1e6) if size else None
 

@@ -17,6 +17,7 @@ from iar.methods.explain import redact, shown
 from iar.services.guards import end_with_runner
 from iar.services.run_files import read_run_file
 from iar.services.stage_keys import look_up
+from iar.services.training_fit import check_pool
 
 # What each field sets; `run_file` is the one beside them.
 FIELDS = {
@@ -81,6 +82,7 @@ def effective(fields: Mapping[str, str | int], compiled: str) -> RunFile:
     text, name = _text_of(given) if given else (compiled, "compiled run file")
     run_file = read_run_file(text, name, {FIELDS[field]: (field, _value(field, filled[field])) for field in filled})
     _check_compiled(run_file, base)
+    check_pool(run_file)
     return run_file
 
 

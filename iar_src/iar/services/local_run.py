@@ -16,6 +16,7 @@ from typing import Any
 from iar.config import RunFile
 from iar.errors import IarError, NoFeasibleCandidate, PermanentError, TemporaryError, UserError
 from iar.records import write_json
+from iar.services.doctor import check_disk
 from iar.services.guards import RUNNER_PID, children_ended, environment, kfp_mended, output_to, sigterm_as_interrupt
 from iar.services.progress import Event, EventTail, Progress, read_events, task_states
 from iar.services.task_process import KINDS, write_error
@@ -24,10 +25,6 @@ from iar.services.workspace import Ref, Workspace
 Watch = Callable[[Event], None]
 
 TAIL_SECONDS = 0.2
-LEAST_FREE_BYTES = 1_000_000_000
-# theta_0, theta_I, theta_IA, vanilla and 12 candidates; training keeps fp32 weights, gradients and
-# two moments, 16 bytes a parameter of 2 bytes.
-WEIGHT_COPIES = 16 + 16 // 2
 
 
 @dataclass(frozen=True)
@@ -57,8 +54,8 @@ def run(run_file: RunFile, watch: Watch | None = None) -> RunResult:
     started = time.monotonic()
     workspace = Workspace.of(run_file)
     folder = workspace.run(run_file.run_id)
+    _check_disk(run_file)
     with _only_run(workspace.state):
-        check_disk(run_file, workspace.state)
         _open_books(run_file, folder)
         try:
             with _watching(folder / "progress.jsonl", watch):
@@ -68,6 +65,13 @@ def run(run_file: RunFile, watch: Watch | None = None) -> RunResult:
             if not (folder / "error.json").exists():
                 write_error(folder, "", error, str(error))
             raise
+
+
+def _check_disk(run_file: RunFile) -> None:
+    """Raise UserError when the disk cannot hold what the run surely writes; nothing is changed before."""
+    found = check_disk(run_file)
+    if found.status == "fail":
+        raise UserError(f"{found.detail}; {found.fix}")
 
 
 @contextlib.contextmanager
@@ -107,20 +111,6 @@ def is_running(state: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def check_disk(run_file: RunFile, state: Path) -> None:
-    """Raise UserError when the disk cannot hold what the run will write, estimated from a model folder."""
-    source = Path(run_file.model.source)
-    weights = sum(file.stat().st_size for file in source.glob("*.safetensors")) if source.is_dir() else 0
-    present = sum(file.stat().st_size for file in state.rglob("*") if file.is_file())
-    need = max(LEAST_FREE_BYTES, WEIGHT_COPIES * weights - present)
-    free = shutil.disk_usage(state).free
-    if free < need:
-        raise UserError(
-            f"state folder {state}: {free / 1e9:.1f} GB free, about {need / 1e9:.1f} GB needed for "
-            f"{run_file.model.source}; free some or set run.state to another disk"
-        )
 
 
 def _open_books(run_file: RunFile, folder: Path) -> None:

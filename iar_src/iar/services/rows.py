@@ -1,13 +1,16 @@
 """From examples to token rows with the model's tokenizer, and the dataset card that describes them."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from iar.config import InjectSection
 from iar.errors import UserError
 from iar.methods.batching import TokenRow, window_rows
 from iar.methods.chat import encode_prompt, end_of_turn, template_hash
+from iar.methods.objectives import Passage, reconstruction_rows
+from iar.methods.passages import fitting_parts
 from iar.records import Example, Reject, write_json, write_records
 
 if TYPE_CHECKING:
@@ -36,14 +39,38 @@ def tokenise(
     return rows, rejects
 
 
+def fit_passages(
+    passages: Iterable[Passage],
+    settings: InjectSection,
+    seed: int,
+    tokenizer: "PreTrainedTokenizerBase",
+    system_turn: str | None,
+) -> list[list[Passage]]:
+    """Return for each passage itself, or its parts where it has a row longer than the sequence."""
+
+    def count_tokens(text: str) -> int:
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def longest_row(passage: Passage) -> int:
+        rows = {(row.prompt, row.target) for row in reconstruction_rows([passage], settings.weights, seed)}
+        # The end of the turn is one token more.
+        return max(
+            (len(encode_prompt(tokenizer, prompt, system_turn)) + count_tokens(target) + 1 for prompt, target in rows),
+            default=0,
+        )
+
+    return [fitting_parts(passage, settings.sequence_length, longest_row, count_tokens) for passage in passages]
+
+
 def prepare(
     examples: Sequence[Example],
     tokenizer: "PreTrainedTokenizerBase",
     system_turn: str | None,
     sequence_length: int,
     out: Path,
+    counts: Mapping[str, int] | None = None,
 ) -> list[TokenRow]:
-    """Tokenise, write `card.json` and `rejects.jsonl` under `out`, and return the rows.
+    """Tokenise, write `card.json` with `counts` beside its own and `rejects.jsonl` under `out`, and return the rows.
 
     Raises UserError where no row is left or more than MAX_DROPPED_SHARE of the examples are dropped.
     """
@@ -55,7 +82,7 @@ def prepare(
             f"{len(rejects)} of {len(examples)} training rows do not fit sequence_length {sequence_length} "
             f"({reason}); raise sequence_length"
         )
-    write_json(out / "card.json", dataset_card(examples, rows, rejects, tokenizer))
+    write_json(out / "card.json", dataset_card(examples, rows, rejects, tokenizer) | dict(counts or {}))
     return rows
 
 

@@ -12,6 +12,7 @@ from iar.errors import UserError
 from iar.services.kubeflow import RERUN, ClusterRun, Kubeflow, run_name
 from iar.services.pipeline_resources import pipeline_name, version_name
 from iar.services.run_files import load_run_file
+from iar.services.training_fit import check_pool, pool_refusal
 
 Compile = Callable[[RunFile], str]
 
@@ -44,7 +45,7 @@ class Finding:
 def submit(run_file: RunFile, compile_ir: Compile, cluster: Kubeflow, account: str, again: bool = False) -> Submission:
     """Start the run of a run file on Kubeflow, or return the one there is; with `again` start a further one.
 
-    Raises UserError for a run file that is not meant for Kubeflow.
+    Raises UserError for a run file that is not meant for Kubeflow, or whose training does not fit the pool's GPUs.
     """
     check_backend(run_file, "the run file")
     ir = compile_ir(run_file)
@@ -52,6 +53,7 @@ def submit(run_file: RunFile, compile_ir: Compile, cluster: Kubeflow, account: s
     number = max(attempts, default=-1) + 1 if again else run_file.run.rerun
     if number in attempts:
         return Submission(attempts[number], False, version_name(run_file, ir))
+    check_pool(run_file)
     return _start(run_file, ir, number, cluster, account)
 
 
@@ -107,9 +109,18 @@ def reconcile(
     """Start what is desired and has no run yet; yield a finding a run file, then one a run that none asks for.
 
     `open_cluster` opens an experiment by name. What runs, failed or was started from other code is reported and
-    never started again: a person raises `run.rerun`.
+    never started again: a person raises `run.rerun`. Raises UserError, and starts nothing, with every run file to be
+    started whose training does not fit its pool's GPUs, one a line.
     """
     clusters = {name: open_cluster(name) for name in dict.fromkeys(one.register.experiment for one in desired.values())}
+    refused = [
+        f"{path}: {said}"
+        for path, run_file in desired.items()
+        if (said := pool_refusal(run_file))
+        and run_file.run.rerun not in clusters[run_file.register.experiment].attempts(run_file.run_id)
+    ]
+    if refused:
+        raise UserError("\n".join(refused))
     for path, run_file in desired.items():
         yield _reconcile_one(path, run_file, compile_ir, clusters[run_file.register.experiment], account, dry_run)
     run_ids = {run_file.run_id for run_file in desired.values()}

@@ -126,31 +126,37 @@ def train(
     platform = platform or PlatformSection()
     name = engine_name(platform)
     job = TrainingJob(start, settings, seed, out, name, adapter, store, keep_masters)
+    check_memory(job, rows, platform)
     if platform.backend == "kubeflow":
         return _train_as_job(job, rows, platform, on_step)
-    check_memory(start, settings, name, platform.processes, adapter)
     if platform.processes > 1 or name in ("zero2", "zero3"):
         return _train_in_processes(job, rows, platform.processes, on_step)
     return cast(TrainingResult, train_rank(job, rows, World(), on_step))
 
 
-def check_memory(
-    start: Path, settings: TrainingSection, engine: EngineName, ranks: int, adapter: LoraSettings | None = None
-) -> None:
-    """Raise UserError naming what would fit, where a rank takes more memory than this machine has for it."""
+def check_memory(job: TrainingJob, rows: Sequence[TokenRow], platform: PlatformSection) -> None:
+    """Raise UserError naming what would fit, where a rank takes more memory than there is for it.
+
+    That of this machine, or of the GPUs that a cluster's pool names.
+    """
     from iar.config import ModelSection
     from iar.services.hardware import compute_dtype
     from iar.services.model_shapes import shape_of
-    from iar.services.training_fit import Demand, refusal, remedy, this_machine
+    from iar.services.task_settings import task_settings
+    from iar.services.training_fit import Demand, RowLengths, pool_machine, refusal, remedy, this_machine
 
-    shape = shape_of(ModelSection(source=str(start)))
-    if shape is None:
+    shape = shape_of(ModelSection(source=str(job.start)))
+    if platform.backend == "kubeflow":
+        machine, settings = pool_machine(platform, task_settings().node_selector), job.settings
+    else:
+        machine = this_machine(platform.processes)
+        dtype = str(compute_dtype(job.settings.compute_dtype)).removeprefix("torch.")
+        settings = job.settings.model_copy(update={"compute_dtype": dtype})
+    if shape is None or machine is None:
         return
-    dtype = str(compute_dtype(settings.compute_dtype)).removeprefix("torch.")
-    section = type(settings).__name__.removesuffix("Section").lower()
-    settings = settings.model_copy(update={"compute_dtype": dtype})
-    need = Demand(start.name, section, shape, settings, engine, ranks, adapter)
-    machine = this_machine(ranks)
+    section = type(job.settings).__name__.removesuffix("Section").lower()
+    lengths = RowLengths.of(rows, settings)
+    need = Demand(job.start.name, section, shape, settings, job.engine, platform.processes, job.adapter, lengths)
     if said := refusal(need, machine):
         raise UserError(f"{said}; {remedy(need, machine)}")
 

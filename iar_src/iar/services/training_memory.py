@@ -24,7 +24,7 @@ PREFETCH_BUCKET = 50_000_000
 class TrainingMemory:
     """GB (1e9 bytes) of one rank at its peak, by part.
 
-    activations: of one forward pass of `micro_batch_tokens`, all kept. With activation checkpointing instead:
+    activations: of the longest forward pass, all kept. With activation checkpointing instead:
     inputs, of the blocks; outside, of what is no block; block, one computed again with its gradients.
     logits: of the loss. update: gradients in the compute dtype and copies of the optimizer step, alive when the
     activations no longer are. buffers: of the engine, for exchange. merge: of an adapter, the fp32 weights that it is
@@ -71,9 +71,20 @@ class TrainingMemory:
 
 
 def estimate(
-    shape: ModelShape, settings: TrainingSection, engine: EngineName, ranks: int, adapter: LoraSettings | None = None
+    shape: ModelShape,
+    settings: TrainingSection,
+    engine: EngineName,
+    ranks: int,
+    adapter: LoraSettings | None = None,
+    pass_tokens: int | None = None,
 ) -> TrainingMemory:
-    """Return what each of `ranks` ranks takes. A compute dtype of auto counts as bfloat16, which GPUs have."""
+    """Return what each of `ranks` ranks takes. A compute dtype of auto counts as bfloat16, which GPUs have.
+
+    pass_tokens: of the longest forward pass; None = the most that the settings allow, where a row longer than
+    `micro_batch_tokens` is a pass of its own.
+    """
+    if pass_tokens is None:
+        pass_tokens = max(settings.micro_batch_tokens, settings.sequence_length)
     element = FP32_BYTES if settings.compute_dtype == "float32" else 2
     parameters = shape.parameters / GB
     trained = shape.factor_parameters(adapter.rank) / GB if adapter else parameters
@@ -84,7 +95,7 @@ def estimate(
     head_gradient = 0.0 if adapter else shape.vocabulary * shape.hidden / GB
     outside, block = _activations_per_token(shape, element, adapter)
     block_gradients = 2 * element * (shape.hidden + shape.intermediate)
-    tokens = settings.micro_batch_tokens / GB
+    tokens = pass_tokens / GB
     return TrainingMemory(
         weights=element * parameters / weight_parts,
         masters=0.0 if one_copy else shard,
@@ -95,8 +106,7 @@ def estimate(
         inputs=tokens * shape.layers * element * shape.hidden,
         outside=tokens * outside,
         block=tokens * (block + block_gradients) + element * head_gradient,
-        logits=_logits(shape, settings.micro_batch_tokens)
-        + _head_gradient_bytes(settings.micro_batch_tokens, element) * head_gradient,
+        logits=_logits(shape, pass_tokens) + _head_gradient_bytes(pass_tokens, element) * head_gradient,
         update=0.0 if one_copy else element * trained if gradient_parts == 1 else shard,
         checkpointing=settings.activation_checkpointing,
         merge=(element + FP32_BYTES) * parameters if adapter else 0.0,

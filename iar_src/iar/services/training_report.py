@@ -48,6 +48,8 @@ def describe(result: TrainingResult, card: dict[str, Any], name: str) -> str:
         f"({result.target_tokens} trained), {figures['tokens_per_second']:.0f} tokens/s in {result.compute_dtype} with "
         f"{where}{use}, {figures['peak_memory_gb']:.1f} GB, final loss {result.final_loss:.3f}"
     )
+    if card.get("parts"):
+        text += f"; {card['divided_passages']} longer than the sequence, in {card['parts']} parts"
     if card["windows"]:
         text += f"; {card['windowed_examples']} longer than the sequence, in {card['windows']} windows"
     if result.spikes:

@@ -1,12 +1,13 @@
 """Inject: theta_0 -> theta_I, instruction-conditioned reconstruction of the documents."""
 
+from itertools import chain
 from pathlib import Path
 
 from iar.config import RunFile
 from iar.methods.objectives import Passage, chunk_passages, document_passages, reconstruction_rows
 from iar.records import Anchor, Chunk, Document, Outcome, Skeleton, read_records
 from iar.services.models import load_tokenizer
-from iar.services.rows import prepare
+from iar.services.rows import fit_passages, prepare
 from iar.services.trainer import train
 from iar.services.training_report import training_outcome
 from iar.services.workspace import Context
@@ -14,11 +15,14 @@ from iar.services.workspace import Context
 
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
     """Train on three renderings of every document; write `checkpoint/`, `steps.jsonl` and `card.json`."""
-    settings = run_file.inject
-    examples = list(reconstruction_rows(passages(inputs["data"], settings.unit), settings.weights, context.seed))
-
+    settings, system_turn = run_file.inject, run_file.model.system_turn
     tokenizer = load_tokenizer(inputs["base"])
-    rows = prepare(examples, tokenizer, run_file.model.system_turn, settings.sequence_length, out)
+    parts = fit_passages(passages(inputs["data"], settings.unit), settings, context.seed, tokenizer, system_turn)
+    examples = list(reconstruction_rows(chain.from_iterable(parts), settings.weights, context.seed))
+
+    divided = [len(own) for own in parts if len(own) > 1]
+    counts = {"divided_passages": len(divided), "parts": sum(divided)}
+    rows = prepare(examples, tokenizer, system_turn, settings.sequence_length, out, counts)
     place = context.restart_place(out)
     result = train(
         inputs["base"], rows, settings, context.seed, out, context.progress.update, context.platform, store=place
@@ -30,7 +34,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
 def passages(data: Path, unit: str) -> list[Passage]:
     """Return what the rows reconstruct: whole documents or their chunks."""
     documents = list(read_records(data / "documents.jsonl", Document))
-    if unit == "document":
-        return list(document_passages(documents, list(read_records(data / "skeletons.jsonl", Skeleton))))
     chunks = list(read_records(data / "chunks.jsonl", Chunk))
-    return list(chunk_passages(documents, chunks, list(read_records(data / "anchors.jsonl", Anchor))))
+    anchors = list(read_records(data / "anchors.jsonl", Anchor))
+    if unit == "chunk":
+        return list(chunk_passages(documents, chunks, anchors))
+    return list(document_passages(documents, list(read_records(data / "skeletons.jsonl", Skeleton)), chunks, anchors))
