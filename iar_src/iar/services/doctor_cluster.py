@@ -251,7 +251,7 @@ def _condition(resource: dict[str, Any], kind: str) -> dict[str, Any] | None:
 
 def check_pipelines(cluster: Kubeflow) -> Check:
     """Reach Kubeflow Pipelines with this token."""
-    multi_user = cluster.check()
+    multi_user = cluster.check().multi_user
     return Check("pipelines", "pass", f"{cluster.host} answers, {'several users' if multi_user else 'one user'}")
 
 
