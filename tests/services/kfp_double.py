@@ -64,7 +64,8 @@ class Refused(Exception):
 
 class KfpDouble:
     """The server's state. `before` is called with each operation's name and may raise Refused; `tokens` are accepted,
-    None = any; a page holds at most `page` items."""
+    None = any; a page holds at most `page` items; `about` is what it tells of itself; `raw`, a content type and a body,
+    is answered to every call; runs get their ids from `new_id`, and start `seconds` after each other."""
 
     def __init__(self) -> None:
         self.pipelines: list[Any] = []
@@ -75,6 +76,10 @@ class KfpDouble:
         self.tokens: set[str] | None = None
         self.before: Callable[[str], None] = lambda operation: None
         self.page = 100
+        self.about: dict[str, Any] = {"multi_user": False, "frontendTagName": "2.17.3"}
+        self.raw: tuple[str, bytes] | None = None
+        self.new_id: Callable[[], str] = lambda: str(uuid.uuid4())
+        self.seconds = 1
         self.url = ""
 
     def names(self) -> list[str]:
@@ -92,8 +97,8 @@ class KfpDouble:
         made = found or [self.experiment_service_create_experiment(body=api.V2beta1Experiment(display_name=experiment))]
         reference = api.V2beta1PipelineVersionReference(pipeline_id="p", pipeline_version_id=version_id)
         run = api.V2beta1Run(
-            display_name=name, experiment_id=made[0].experiment_id, state=state, run_id=str(uuid.uuid4()),
-            created_at=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=len(self.runs)),
+            display_name=name, experiment_id=made[0].experiment_id, state=state, run_id=self.new_id(),
+            created_at=self._now(),
             pipeline_version_reference=reference,
         )  # fmt: skip
         self.runs.append(run)
@@ -102,7 +107,7 @@ class KfpDouble:
     # Operations, each under the name of KFP's client.
 
     def healthz_service_get_healthz(self) -> Any:
-        return api.V2beta1GetHealthzResponse(multi_user=False)
+        return self.about
 
     def pipeline_service_list_pipelines(self, **query: str) -> Any:
         found, token = self._page(self.pipelines, query)
@@ -146,8 +151,7 @@ class KfpDouble:
         reference = body.pipeline_version_reference
         if reference.pipeline_version_id not in {one.pipeline_version_id for one in self.versions}:
             raise Refused(404, "pipeline version not found")
-        body.run_id, body.state = str(uuid.uuid4()), "PENDING"
-        body.created_at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=len(self.runs))
+        body.run_id, body.state, body.created_at = self.new_id(), "PENDING", self._now()
         self.runs.append(body)
         return body
 
@@ -158,6 +162,9 @@ class KfpDouble:
     def run_service_delete_run(self, run_id: str) -> dict[str, str]:
         self.runs = [run for run in self.runs if run.run_id != run_id]
         return {}
+
+    def _now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds * len(self.runs))
 
     def _page(self, items: list[Any], query: dict[str, str]) -> tuple[list[Any], str]:
         wanted = [item for item in items if matches(item, query.get("filter", ""))]
@@ -193,12 +200,13 @@ def served(double: KfpDouble) -> Iterator[KfpDouble]:
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             try:
-                status, answer = 200, self._call(body)
+                status, answer = 200, {} if double.raw else self._call(body)
             except Refused as refused:
                 status, answer = refused.status, {"message": str(refused), "code": refused.status}
             data = json.dumps(CLIENT.sanitize_for_serialization(answer)).encode()
+            kind, data = double.raw or ("application/json", data)
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

@@ -5,8 +5,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import httpx
 import kmock
 from kubernetes.client import ApiClient, Configuration
 
@@ -43,6 +45,48 @@ def emulator() -> Iterator[kmock.KubernetesEmulator]:
     yield api
     loop.call_soon_threadsafe(stop.set)
     thread.join(30)
+
+
+@contextmanager
+def damaging(
+    api: kmock.KubernetesEmulator, damage: Callable[[bytes], bytes], length: int = 0
+) -> Iterator[tuple[str, set[str]]]:
+    """Serve the emulator's answers, the first success of each verb and path damaged; yield URL and what was damaged.
+
+    With `length` an answer announces that many bytes more than it sends. A watch sees nothing.
+    """
+    damaged: set[str] = set()
+    base = str(api.url).rstrip("/")
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            kept = {name: value for name, value in self.headers.items() if name.lower() in ("content-type", "accept")}
+            status, content, missing = 200, b"", 0
+            if "watch=true" not in self.path:
+                reply = httpx.request(self.command, f"{base}{self.path}", content=body, headers=kept, timeout=30)
+                status, content = reply.status_code, reply.content
+                what = f"{self.command} {self.path.partition('?')[0]}"
+                if reply.is_success and what not in damaged:
+                    damaged.add(what)
+                    content, missing = damage(content), length
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content) + missing))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = do_PATCH = do_DELETE = answer
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", damaged
+    server.shutdown()
+    server.server_close()
 
 
 @dataclass

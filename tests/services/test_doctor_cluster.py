@@ -6,18 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from iar import cli
 from iar.config import RunFile
 from iar.services.doctor_cluster import examine_cluster
 from iar.services.findings import Check
-from tests.services.cluster_emulator import Cluster, emulated
+from tests.services.cluster_emulator import Cluster, config, emulated
 from tests.services.kfp_double import KfpDouble, served
 from tests.services.s3_server import s3_server
 
 RUN_FILE = RunFile.model_validate(
     {"run": {"name": "x"}, "documents": {"path": "x"}, "platform": {"backend": "kubeflow", "candidate_shards": 4}}
 )
+SELECTED = "nvidia.com/gpu.product=NVIDIA-A100-SXM4-40GB"
 GPU_NODE = {
     "metadata": {"name": "n1", "labels": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}},
     "spec": {},
@@ -46,6 +48,13 @@ def kfp() -> Iterator[KfpDouble]:
         yield double
 
 
+PLACES = {
+    "v1/secrets": True,
+    "scheduling.k8s.io/v1/priorityclasses": False,
+    "kueue.x-k8s.io/v1beta1/workloadpriorityclasses": False,
+}
+
+
 def queue(status: str, message: str, cluster: Cluster) -> None:
     conditions = [{"type": "Active", "status": status, "message": message}]
     value = {"metadata": {"name": "gpus"}, "status": {"conditions": conditions}}
@@ -56,20 +65,125 @@ def claim(phase: str, mode: str) -> dict[str, Any]:
     return {"metadata": {"name": "iar-state"}, "spec": {"accessModes": [mode]}, "status": {"phase": phase}}
 
 
-def look(kfp: KfpDouble, **servers: str) -> dict[str, Check]:
-    return {check.name: check for check in examine_cluster(RUN_FILE, "", kfp.url, servers.get("s3", ""))}
+def pool_of(processes: int = 1, **pool: object) -> RunFile:
+    platform = {"backend": "kubeflow", "processes": processes, "candidate_shards": 4, "pool": pool}
+    return RunFile.model_validate({"run": {"name": "x"}, "documents": {"path": "x"}, "platform": platform})
+
+
+def look(kfp: KfpDouble, run_file: RunFile | None = RUN_FILE, s3: str = "") -> dict[str, Check]:
+    return {check.name: check for check in examine_cluster(run_file, "", kfp.url, s3)}
+
+
+def bad(checks: dict[str, Check]) -> dict[str, tuple[str, str]]:
+    """Return status and detail of all that does not pass; each says what to do."""
+    assert all(check.fix or "; " in check.detail for check in checks.values() if check.status != "pass")
+    return {name: (check.status, check.detail) for name, check in checks.items() if check.status != "pass"}
 
 
 def test_a_cluster_that_has_everything_passes_every_line(cluster: Cluster, kfp: KfpDouble) -> None:
     checks = look(kfp)
 
-    assert {name: check.detail for name, check in checks.items() if check.status != "pass"} == {}
+    assert bad(checks) == {}
     assert checks["rights"].detail == "all 9 rights of a launcher in namespace iar"
     assert checks["localqueues"].detail == "kueue.x-k8s.io/v1beta1, for queues"
-    assert (checks["queues"].detail, checks["gpus"].detail) == ("gpus", "8 on 1 nodes: NVIDIA-A100-SXM4-40GB")
+    assert checks["queues"].detail == "platform.pool.queue is empty: jobs start at once, or wait as pods"
+    assert checks["gpus"].detail == f"8 nvidia.com/gpu on 1 nodes with {SELECTED}; a job asks for 1 x 1"
     assert checks["storage"].detail == "iar-state is Bound, ReadWriteMany"
-    assert checks["pipelines"].detail == f"{kfp.url} answers, one user"
+    assert checks["pipelines"].detail == f"{kfp.url} answers, one user, version 2.17.3"
     assert {asked["namespace"] for asked in cluster.reviewed} == {"iar"}
+
+
+def test_without_a_run_file_all_queues_and_all_gpus_are_looked_at(cluster: Cluster, kfp: KfpDouble) -> None:
+    checks = look(kfp, None)
+    assert bad(checks) == {}
+    assert (checks["queues"].detail, checks["gpus"].detail) == ("gpus", "8 on 1 nodes: NVIDIA-A100-SXM4-40GB")
+
+
+def test_the_kind_of_job_of_the_pool_decides_what_is_asked_for(cluster: Cluster, kfp: KfpDouble) -> None:
+    trainer = pool_of(job="trainjob")
+    cluster.denied.add("create trainjobs")
+    found = bad(look(kfp, trainer))
+    assert found["trainjobs"] == (
+        "fail",
+        "the cluster has no trainer.kubeflow.org, needed for training on several GPUs",
+    )
+    assert found["rights"] == ("fail", "may not create trainjobs in namespace iar")
+
+    del cluster.resources["kubeflow.org/v1/pytorchjobs"]
+    cluster.denied.clear()
+    cluster.reviewed.clear()
+    for resource, namespaced in (("trainjobs", True), ("clustertrainingruntimes", False)):
+        cluster.resources[f"trainer.kubeflow.org/v1alpha1/{resource}"].namespaced = namespaced
+    lost = "platform.pool.runtime: there is no ClusterTrainingRuntime torch-distributed"
+    assert bad(look(kfp, trainer)) == {"runtime": ("fail", lost)}
+    runtime = {"metadata": {"name": "torch-distributed"}}
+    cluster.objects["trainer.kubeflow.org/v1alpha1/clustertrainingruntimes", None, "torch-distributed"] = runtime
+    assert bad(look(kfp, trainer)) == {}
+    assert "pytorchjobs" not in {asked["resource"] for asked in cluster.reviewed}
+
+
+def test_all_that_the_pool_names_is_looked_up_by_its_name(cluster: Cluster, kfp: KfpDouble) -> None:
+    named = pool_of(queue="mine", state_claim="claim", priority_class="urgent", secrets={"A": "keys/a", "B": "keys/b"})
+    for resource, namespaced in PLACES.items():
+        cluster.resources[resource].namespaced = namespaced
+    assert bad(look(kfp, named)) == {
+        "queues": ("fail", "platform.pool.queue: no LocalQueue mine in namespace iar"),
+        "storage": ("fail", "no volume claim claim in namespace iar; no default storage class either"),
+        "priority": ("fail", "platform.pool.priority_class: there is no PriorityClass urgent"),
+        "queue priority": ("fail", "platform.pool.priority_class: there is no WorkloadPriorityClass urgent"),
+        "secrets": ("fail", "platform.pool.secrets: there is no Secret keys in namespace iar"),
+    }
+    cluster.objects["kueue.x-k8s.io/v1beta1/localqueues", "iar", "mine"] = {"metadata": {"name": "mine"}}
+    cluster.objects["v1/persistentvolumeclaims", "iar", "claim"] = claim("Bound", "ReadWriteMany")
+    cluster.objects["scheduling.k8s.io/v1/priorityclasses", None, "urgent"] = {"metadata": {"name": "urgent"}}
+    cluster.objects["kueue.x-k8s.io/v1beta1/workloadpriorityclasses", None, "urgent"] = {"metadata": {"name": "urgent"}}
+    cluster.objects["v1/secrets", "iar", "keys"] = {"metadata": {"name": "keys"}}
+    assert bad(look(kfp, named)) == {}
+    (asked,) = [one for one in list(cluster) if one.url.path.endswith("/secrets/keys")][-1:]
+    assert "PartialObjectMetadata" in asked.headers["Accept"]  # what it holds is not read
+
+    closed = {
+        "queues": "/apis/kueue.x-k8s.io/v1beta1/namespaces/iar/localqueues/mine",
+        "storage": "/api/v1/namespaces/iar/persistentvolumeclaims/claim",
+        "priority": "/apis/scheduling.k8s.io/v1/priorityclasses/urgent",
+        "queue priority": "/apis/kueue.x-k8s.io/v1beta1/workloadpriorityclasses/urgent",
+        "secrets": "/api/v1/namespaces/iar/secrets/keys",
+    }
+    cluster.closed |= set(closed.values())
+    refused = bad(look(kfp, named))
+    assert {name: status for name, (status, _) in refused.items()} == dict.fromkeys(closed, "warn")
+    assert all(refused[name][1].endswith(f"forbids GET {path} (403)") for name, path in closed.items())
+
+
+def test_a_queue_without_kueue_holds_jobs_for_ever(cluster: Cluster, kfp: KfpDouble) -> None:
+    del cluster.objects["kueue.x-k8s.io/v1beta1/localqueues", "iar", "gpus"]
+    cluster.resources.pop("kueue.x-k8s.io/v1beta1/localqueues", None)
+    found = look(kfp, pool_of(queue="gpus"))
+    assert (found["localqueues"].status, found["queues"].status) == ("fail", "fail")
+    assert found["queues"].detail == "platform.pool.queue: gpus needs Kueue, and jobs stay suspended without"
+    assert look(kfp)["localqueues"].status == "warn"
+
+
+@pytest.mark.parametrize(
+    ("processes", "pool", "detail"),
+    [
+        (8, {"nodes": 1}, ""),
+        (2, {"nodes": 2}, ""),
+        (2, {"gpu": "", "node_selector": {}}, ""),
+        (64, {}, f"platform.processes: 8 nvidia.com/gpu on 1 nodes with {SELECTED}; a job asks for 1 x 64"),
+        (16, {"nodes": 2}, f"platform.processes: 8 nvidia.com/gpu on 1 nodes with {SELECTED}; a job asks for 2 x 8"),
+        (1, {"node_selector": {"gpu": "H999"}}, "platform.pool: no node with gpu=H999 takes its pods"),
+        (1, {"gpu": "a/gpu", "node_selector": {}}, "platform.processes: 0 a/gpu on 1 nodes; a job asks for 1 x 1"),
+        (1, {"tolerations": []}, f"platform.pool: no node with {SELECTED} takes its pods"),
+    ],
+)  # fmt: skip
+def test_the_nodes_of_the_pool_must_hold_a_job(
+    cluster: Cluster, kfp: KfpDouble, processes: int, pool: dict[str, object], detail: str
+) -> None:
+    taint = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+    cluster.objects["v1/nodes", None, "n1"] = GPU_NODE | {"spec": {"taints": [taint]}}
+    found = look(kfp, pool_of(processes, **pool))
+    assert bad(found).get("gpus", ("", "")) == (("fail", detail) if detail else ("", ""))
 
 
 def test_missing_rights_are_named(cluster: Cluster, kfp: KfpDouble) -> None:
@@ -93,19 +207,20 @@ def test_an_operator_that_is_missing_or_too_old_fails(cluster: Cluster, kfp: Kfp
 
 def test_a_queue_that_admits_nothing_fails_with_its_reason(cluster: Cluster, kfp: KfpDouble) -> None:
     queue("False", "Can't submit new workloads to clusterQueue", cluster)
-    found = look(kfp)["queues"]
+    found = look(kfp, pool_of(queue="gpus"))["queues"]
     assert (found.status, found.detail) == (
         "fail",
         "LocalQueue gpus admits nothing: Can't submit new workloads to clusterQueue",
     )
     del cluster.objects["kueue.x-k8s.io/v1beta1/localqueues", "iar", "gpus"]
     cluster.resources["kueue.x-k8s.io/v1beta1/localqueues"].namespaced = True
-    assert look(kfp)["queues"].detail == "Kueue is there, and no LocalQueue in namespace iar"
+    assert look(kfp, None)["queues"].detail == "Kueue is there, and no LocalQueue in namespace iar"
 
 
 def test_nodes_without_gpus_and_nodes_that_may_not_be_listed_are_warnings(cluster: Cluster, kfp: KfpDouble) -> None:
     cluster.objects["v1/nodes", None, "n1"] = GPU_NODE | {"spec": {"unschedulable": True}}
-    assert (look(kfp)["gpus"].status, look(kfp)["gpus"].detail) == ("warn", "no GPU on 0 nodes that take pods")
+    found = look(kfp, None)["gpus"]
+    assert (found.status, found.detail) == ("warn", "no GPU on 0 nodes that take pods")
     cluster.closed.add("/api/v1/nodes")
     found = look(kfp)["gpus"]
     assert found.status == "warn" and found.detail.endswith("forbids GET /api/v1/nodes (403)")
@@ -160,6 +275,68 @@ def test_a_store_is_written_read_and_cleared(cluster: Cluster, kfp: KfpDouble, m
 
         asked = RUN_FILE.model_copy(update={"run": RUN_FILE.run.model_copy(update={"store": "s3://store/iar"})})
         assert written in list(examine_cluster(asked, "", kfp.url, ""))
+
+
+@pytest.mark.parametrize(
+    ("about", "status", "version"),
+    [
+        ({"multi_user": True, "apiServerTagName": "2.17.0"}, "pass", "2.17.0"),
+        ({"multi_user": True, "frontendTagName": "2.15.2"}, "warn", "2.15.2"),
+        ({"multi_user": True, "tag_name": "2.17.0-rc.1"}, "warn", "2.17.0rc1"),
+        ({"multi_user": True, "tag_name": "unknown"}, "warn", "unknown"),
+        ({"multi_user": True, "pipeline_store": "kubernetes"}, "warn", "unknown"),
+    ],
+)
+def test_the_version_of_pipelines_is_told_and_an_old_or_unknown_one_is_a_warning(
+    cluster: Cluster, kfp: KfpDouble, about: dict[str, Any], status: str, version: str
+) -> None:
+    kfp.about = about
+    found = look(kfp)["pipelines"]
+    assert (found.status, found.detail) == (status, f"{kfp.url} answers, several users, version {version}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "detail"),
+    [
+        ("3.17.2", "pass", "server 3.17.2, client "),
+        ("1.30.0", "warn", "server 1.30.0, client "),
+        ("fine", "warn", "server of unknown version, client "),
+        ("<html>log in</html>", "fail", "register.tracking_uri: "),
+    ],
+)
+def test_the_version_of_mlflow_is_told(cluster: Cluster, kfp: KfpDouble, answer: str, status: str, detail: str) -> None:
+    with served(KfpDouble()) as server:
+        server.raw = ("text/html; charset=utf-8", answer.encode())
+        wanted = RUN_FILE.model_dump(mode="json") | {"register": {"tracking_uri": server.url}}
+        found = look(kfp, RunFile.model_validate(wanted))
+    assert found["mlflow"].status == status and found["mlflow"].detail.startswith(detail)
+    assert (found["tracking"].status == "fail") == answer.startswith("<")
+
+
+def test_a_page_instead_of_an_api_is_told_for_each_server(
+    cluster: Cluster, kfp: KfpDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kfp.raw = ("text/html", b"<html>multi_user: log in \xe9</html>")
+    assert bad(look(kfp))["pipelines"][0] == "fail"
+    (tmp_path / "elsewhere").write_text(yaml.safe_dump(config(kfp.url.replace("//", "//me:s3cret@"))))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "elsewhere"))
+    kfp.raw = ("text/html", b"<html>log in</html>")
+    found = {check.name: check for check in examine_cluster(RUN_FILE, "", kfp.url, "")}
+    assert "answers GET /version with a page, probably a login" in found["kubernetes"].detail
+    assert "s3cret" not in found["kubernetes"].detail
+
+
+@pytest.mark.parametrize("token", [b"", b" \n", b"\xff\xfe", b"two words", b"one\ntwo"])
+def test_a_token_file_without_a_token_is_one_line_and_the_rest_is_looked_at(
+    cluster: Cluster, kfp: KfpDouble, tmp_path: Path, token: bytes
+) -> None:
+    (tmp_path / "token").write_bytes(token)
+    found = look(kfp)
+    (name,) = bad(found)
+    assert name == "pipelines" and found[name].detail.startswith(
+        f"the file {tmp_path / 'token'} (KF_PIPELINES_SA_TOKEN_PATH)"
+    )
+    assert found[name].detail.endswith("hence no token; write the token into it")
 
 
 def test_the_command_exits_with_2_when_a_line_fails(

@@ -22,7 +22,7 @@ from iar.methods.job_spec import KINDS
 from iar.services import jobs
 from iar.services.launcher import run_job
 from iar.services.task_settings import hand_on
-from tests.services.kube import HOUR, MINUTE, NAMESPACE, PODS, World, emulator
+from tests.services.kube import HOUR, MINUTE, NAMESPACE, PODS, World, damaging, emulator
 
 Script = Callable[[World], None]
 
@@ -360,6 +360,46 @@ def test_a_server_that_does_not_answer_is_asked_again(plain: World, monkeypatch:
     assert len(seen) == 2
 
 
+@pytest.mark.parametrize(
+    ("damage", "missing"),
+    [
+        (lambda body: body[: len(body) // 2], 1_000),
+        (lambda body: body[: len(body) // 2], 0),
+        (lambda body: b"<html>log in</html>", 0),
+        (lambda body: b"\xff\xfe", 0),
+        (lambda body: b"[]", 0),
+        (lambda body: b"{}", 0),
+    ],
+    ids=["cut", "shortened", "a page", "bytes", "a list", "nothing in it"],
+)
+def test_an_answer_that_is_damaged_is_asked_for_again(
+    plain: World, monkeypatch: pytest.MonkeyPatch, damage: Callable[[bytes], bytes], missing: int
+) -> None:
+    monkeypatch.setenv("KFP_POD_NAME", "task-pod")
+    workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "w"}
+    about = {"name": "task-pod", "labels": {"pipeline/runid": "mine"}, "ownerReferences": [workflow]}
+    plain.api.objects[PODS, NAMESPACE, "task-pod"] = {"metadata": about}
+    plain.put_pod()
+    plain.put_job("Failed")  # of another run, in the way: looked at, deleted, made anew
+    plain.logs(b"2026-01-01T00:00:00.1Z a line\n")
+    plain.script = plan((HOUR, ("Running",)), (HOUR, ("Succeeded",)))
+    with damaging(plain.api, damage, missing) as (url, damaged):
+        cluster = plain.cluster()
+        cluster.core.api_client.configuration.host = url
+        run_job(plain.spec, cluster, plain.training())
+    (path,) = {what.removeprefix("DELETE ") for what in damaged if what.startswith("DELETE ")}
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    expected = {
+        f"GET {path}",
+        f"DELETE {path}",
+        f"POST {path.rpartition('/')[0]}",
+        f"GET {pods}",
+        f"GET {pods}/task-pod",
+    }
+    assert expected <= damaged and any(what.endswith("/log") for what in damaged)
+    assert plain.job()["metadata"]["labels"]["pipeline/runid"] == "mine"
+
+
 def test_patience_with_the_server_ends(plain: World) -> None:
     faults(plain.api, "GET", 503, 10_000, "pytorchjobs")
     with pytest.raises(TemporaryError, match=r"Kubernetes API: cannot read PyTorchJob iar-\S+ for 900 s: 503"):
@@ -367,7 +407,9 @@ def test_patience_with_the_server_ends(plain: World) -> None:
     assert plain.clock.time > 800
 
 
-@pytest.mark.parametrize("answer", [500, 410, {"type": "ERROR", "object": {"kind": "Status", "code": 410}}, b"torn {"])
+@pytest.mark.parametrize(
+    "answer", [500, 410, {"type": "ERROR", "object": {"kind": "Status", "code": 410}}, b"torn {", b"[]\n"]
+)
 def test_a_watch_that_fails_or_expires_costs_time_only(plain: World, answer: Any) -> None:
     seen = faults(plain.api, "GET", answer, 3, "watch=")
     plain.script = once(plain, lambda world: world.becomes("Running"))

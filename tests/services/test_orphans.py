@@ -9,7 +9,7 @@ import pytest
 from iar import cli
 from iar.config import PlatformSection, PoolSection
 from iar.methods.job_spec import TaskSettings, training_job
-from iar.services.doctor_cluster import Cluster as Api
+from iar.services.cluster_api import ClusterApi as Api
 from iar.services.doctor_cluster import examine_cluster, reap
 from iar.services.orphans import check_orphans
 from tests.services.cluster_emulator import Cluster, emulated

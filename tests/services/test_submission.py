@@ -11,6 +11,7 @@ from iar import cli
 from iar.config import RunFile
 from iar.errors import TemporaryError, UserError
 from iar.pipelines import post_training
+from iar.services import kubeflow
 from iar.services.kubeflow import Kubeflow
 from iar.services.pipeline_resources import pipeline_name, version_name
 from iar.services.run_files import load_run_file
@@ -128,6 +129,64 @@ def test_of_two_submissions_at_once_the_older_run_stays(kfp: KfpDouble) -> None:
     assert "run_service_terminate_run" in kfp.calls
 
 
+@pytest.mark.parametrize("seconds", [0, 1])
+@pytest.mark.parametrize("ids", ["ab", "ba"])
+@pytest.mark.parametrize("step", ["run_service_create_run", "pipeline_service_list_pipelines"])
+def test_of_two_submissions_at_once_one_run_stays_whatever_its_time_and_id(
+    kfp: KfpDouble, monkeypatch: pytest.MonkeyPatch, seconds: int, ids: str, step: str
+) -> None:
+    """One submission passes from its first look to its last between two steps of the other, as its only one."""
+    monkeypatch.setattr(kubeflow, "YIELD_SECONDS", 0.2)
+    monkeypatch.setattr(kubeflow, "LOOK_SECONDS", 0.02)
+    given = iter(ids)
+    kfp.new_id, kfp.seconds = lambda: next(given), seconds
+    faster: list[Submission] = []
+
+    def another_was_faster(operation: str) -> None:
+        if operation == step:
+            kfp.before = lambda operation: None
+            faster.append(send(kfp, run_file()))
+
+    kfp.before = another_was_faster
+    slower = send(kfp, run_file())
+
+    (run,) = kfp.runs
+    assert (run.run_id, run.state) == (faster[0].run.id, "PENDING") and slower.run.id == run.run_id
+    assert (faster[0].started, slower.started) == (True, False)
+    assert send(kfp, run_file()).run.id == run.run_id and len(kfp.runs) == 1
+
+
+@pytest.mark.parametrize("ids", ["ab", "ba"])
+def test_of_two_runs_that_see_each_other_the_first_waits_for_the_second_to_go(
+    kfp: KfpDouble, monkeypatch: pytest.MonkeyPatch, ids: str
+) -> None:
+    monkeypatch.setattr(kubeflow, "LOOK_SECONDS", 0.02)
+    given, looks = iter(ids), []
+    kfp.new_id, kfp.seconds = lambda: next(given), 0
+
+    def both_are_there(operation: str) -> None:
+        if operation == "run_service_list_runs" and "run_service_create_run" in kfp.calls:
+            looks.append(operation)
+            if len(looks) == 1:
+                kfp.add_run(run_file().run_id)
+            elif len(looks) == 3:  # the other has seen ours, which is the first
+                kfp.runs = [run for run in kfp.runs if run.run_id == "a"]
+
+    kfp.before = both_are_there
+    assert send(kfp, run_file()).run.id == "a" and [run.run_id for run in kfp.runs] == ["a"]
+
+
+def test_a_run_that_cannot_be_seen_alone_is_taken_back(kfp: KfpDouble) -> None:
+    def fail(operation: str) -> None:
+        if operation == "run_service_list_runs" and "run_service_create_run" in kfp.calls:
+            raise Refused(503, "busy")
+
+    kfp.before = fail
+    with pytest.raises(TemporaryError, match=r"failed \(503\): busy"):
+        send(kfp, run_file())
+    assert kfp.runs == []
+
+
 def test_pipeline_and_version_made_by_another_meanwhile_are_used(kfp: KfpDouble) -> None:
     settings = run_file()
 
@@ -193,6 +252,85 @@ def test_what_the_server_refuses_is_one_line(kfp: KfpDouble, status: int, error:
     with pytest.raises(error, match=line) as refused:
         send(kfp, run_file())
     assert "\n" not in str(refused.value)
+
+
+PAGE = ("text/html; charset=utf-8", b"<!doctype html><title>Log in</title> run_id multi_user runs experiments")
+KFP_CALLS = (
+    "experiment_service_list_experiments", "experiment_service_create_experiment", "pipeline_service_list_pipelines",
+    "pipeline_service_create_pipeline", "pipeline_service_list_pipeline_versions", "upload_pipeline_version",
+    "run_service_create_run", "run_service_list_runs",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (PAGE, r"a page \(text/html\), probably a login"),
+        (("text/html", b"caf\xe9"), "bytes that are no text"),
+        (("application/json", b"[]"), r"a page \(application/json\)"),
+        (("application/json", b'{"hello": "world"}'), r"JSON that is not KFP's \(hello\)"),
+    ],
+)
+@pytest.mark.parametrize("step", [*KFP_CALLS, ""])
+def test_an_answer_that_is_not_kfps_is_one_line_at_each_step(
+    kfp: KfpDouble, tmp_path: Path, raw: tuple[str, bytes], said: str, step: str
+) -> None:
+    def log_out(operation: str) -> None:
+        if operation == step:
+            kfp.raw = raw
+
+    kfp.before, kfp.raw = log_out, None if step else raw
+    (tmp_path / "token").write_text("t")
+    with pytest.raises(UserError, match=rf"^KFP at \S+ answers with {said}.*; set the token .*token \(KF_") as refused:
+        send(kfp, run_file())
+    assert "\n" not in str(refused.value)
+
+
+def test_an_answer_of_another_kfp_that_cannot_be_read_is_one_line(kfp: KfpDouble) -> None:
+    kfp.add_run("x")
+
+    def another(operation: str) -> None:
+        if operation == "run_service_list_runs":
+            kfp.raw = ("application/json", b'{"runs": 5}')
+
+    kfp.before = another
+    with pytest.raises(
+        UserError, match=r"a V2beta1ListRunsResponse that kfp here cannot read \(.* as new as the server"
+    ):
+        send(kfp, run_file())
+
+
+def test_an_answer_without_what_kfp_always_says_is_one_line(kfp: KfpDouble) -> None:
+    kfp.experiment_service_create_experiment = lambda body: {"display_name": "iar"}  # type: ignore[method-assign]
+    with pytest.raises(UserError, match=r"answers without experiment_id; check --host, and that it is KFP 2"):
+        send(kfp, run_file())
+
+
+@pytest.mark.parametrize(
+    ("token", "what"),
+    [(b"", "is empty"), (b"\xff", "is not text"), (b"two words", "holds more than one word of ASCII")],
+)
+def test_a_token_file_without_a_token_is_one_line(kfp: KfpDouble, tmp_path: Path, token: bytes, what: str) -> None:
+    (tmp_path / "token").write_bytes(token)
+    with pytest.raises(UserError) as refused:
+        send(kfp, run_file())
+    file = f"the file {tmp_path / 'token'} (KF_PIPELINES_SA_TOKEN_PATH)"
+    assert str(refused.value) == f"{file} {what}, hence no token; write the token into it"
+
+
+@pytest.mark.parametrize(
+    "host", ["http://me:s3cret@127.0.0.1:9", "http://me:s3@cret@127.0.0.1:9", "me:s3cret@kubeflow", "ftp://me:s3cret@k"]
+)
+def test_a_password_in_the_hosts_url_is_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setattr(post_training, "compiled_pipeline", compiled)
+    write(tmp_path, "a.yaml", run_file("a"))
+    codes = [cli.call([*command, "--host", host]) for command in (["submit", str(tmp_path / "a.yaml")],
+             ["reconcile", str(tmp_path)], ["doctor", "--cluster"])]  # fmt: skip
+    assert 0 not in codes
+    shown = "".join(capsys.readouterr())
+    assert "***@" in shown and "s3" not in shown and "cret" not in shown
 
 
 def test_a_server_that_is_not_there_is_one_line() -> None:

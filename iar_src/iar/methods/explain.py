@@ -42,7 +42,8 @@ def shown(value: Any) -> str:
 
 def redact(text: str) -> str:
     """Return `text` with the passwords of URLs in it covered."""
-    return re.sub(r"(://[^:/@\s]*):[^@\s]*@", r"\1:***@", text)
+    # A password may hold the @ that ends it: all up to the last one is covered.
+    return re.sub(r"(://[^:/@\s]*):\S*@", r"\1:***@", text)
 
 
 def _unknown_key(error: ErrorDetails, path: Path) -> str:

@@ -294,8 +294,11 @@ def check_tracking(run_file: RunFile) -> Check:
         Registry.open(registry_url).close()
     if uri.startswith(("http://", "https://")):
         try:
-            httpx.get(f"{uri.rstrip('/')}/health", timeout=5.0).raise_for_status()
+            reply = httpx.get(f"{uri.rstrip('/')}/health", timeout=5.0).raise_for_status()
         except httpx.HTTPError as error:
             detail = f"register.tracking_uri: {uri} does not answer ({type(error).__name__})"
             return Check("tracking", "fail", detail, "start the MLflow server, or leave tracking_uri empty")
+        if reply.text.lstrip().startswith("<"):  # the header tells nothing: MLflow's own answer says HTML too
+            detail = f"register.tracking_uri: {uri} answers with a page, probably a login"
+            return Check("tracking", "fail", detail, "name the MLflow server itself, without the login before it")
     return Check("tracking", "pass", f"MLflow: {uri or 'SQLite'}, registry: {registry_url or 'SQLite'}")

@@ -1,4 +1,4 @@
-"""Jobs and their pods in a namespace of Kubernetes; the only module that imports kubernetes.
+"""Jobs and their pods in a namespace of Kubernetes, as the launcher reaches them from its pod.
 
 Each call is patient: a server that is busy or away is asked again, and only a lasting refusal is an error.
 """
@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ class Cluster:
             f"read {self.kind.kind} {name}",
             lambda wait: self.custom.get_namespaced_custom_object(*self.jobs, name, _request_timeout=wait),
             absent=404,
+            holds="metadata",
         )
         return job
 
@@ -125,16 +127,17 @@ class Cluster:
 
     def pods(self, name: str) -> list[Manifest]:
         """Return the pods of a job, in the order of their names."""
+        selector = f"{self.kind.pod_label}={name}"
         answer = self._asked(
             "list pods",
-            lambda wait: self.core.list_namespaced_pod(
-                self.namespace,
-                label_selector=f"{self.kind.pod_label}={name}",
-                _preload_content=False,
-                _request_timeout=wait,
+            lambda wait: _read(
+                self.core.list_namespaced_pod(
+                    self.namespace, label_selector=selector, _preload_content=False, _request_timeout=wait
+                )
             ),
+            holds="items",
         )
-        return sorted(json.loads(answer.data)["items"], key=lambda pod: str(pod["metadata"]["name"]))
+        return sorted(answer["items"], key=lambda pod: str(pod["metadata"]["name"]))
 
     def log(self, pod: str, since_seconds: int | None) -> list[str]:
         """Return the lines that a pod has written, each after its time; none where it has not started."""
@@ -147,9 +150,10 @@ class Cluster:
                 pod, self.namespace, container=self.kind.container, timestamps=True, _preload_content=False,
                 _request_timeout=(CONNECT_SECONDS, ANSWER_SECONDS), **since,
             )  # fmt: skip
+            text = str(answer.data.decode("utf-8", errors="replace"))
         except (ApiException, HTTPError):
             return []  # read again at the next look
-        return str(answer.data.decode("utf-8", errors="replace")).splitlines()
+        return text.splitlines()
 
     def await_change(self, job: Manifest) -> None:
         """Return when the job is no longer as given, after `watch_seconds` at the latest.
@@ -178,7 +182,10 @@ class Cluster:
         )  # fmt: skip
         try:
             for line in iter_resp_lines(answer):
-                yield json.loads(line)
+                event = json.loads(line)
+                if not (isinstance(event, dict) and isinstance(event.get("object") or {}, dict)):
+                    raise ValueError(f"no event of a watch: {line}")
+                yield event
         except ReadTimeoutError:
             pass  # nothing happened
         finally:
@@ -189,12 +196,13 @@ class Cluster:
         pod = os.environ.get("KFP_POD_NAME") or os.environ.get("HOSTNAME", "")
         answer = self._asked(
             f"read pod {pod}",
-            lambda wait: self.core.read_namespaced_pod(
-                pod, self.namespace, _preload_content=False, _request_timeout=wait
+            lambda wait: _read(
+                self.core.read_namespaced_pod(pod, self.namespace, _preload_content=False, _request_timeout=wait)
             ),
             absent=404,
+            holds="metadata",
         )
-        about = json.loads(answer.data)["metadata"] if answer else {}
+        about = answer["metadata"] if answer else {}
         run = about.get("labels", {}).get(RUN_LABEL)
         owners = [
             {key: owner[key] for key in ("apiVersion", "kind", "name", "uid")}
@@ -203,9 +211,12 @@ class Cluster:
         labels = metadata["labels"] | ({RUN_LABEL: run} if run else {})
         return {"labels": labels} | ({"ownerReferences": owners} if owners else {})
 
-    def _asked(self, what: str, call: Callable[[tuple[float, float]], Any], absent: int = 0, replaced: int = 0) -> Any:
+    def _asked(
+        self, what: str, call: Callable[[tuple[float, float]], Any], absent: int = 0, replaced: int = 0, holds: str = ""
+    ) -> Any:
         """Return the answer, None for the status `absent`; ask again while the server is busy or away.
 
+        An answer that is cut, or is no JSON object with the key `holds`, is asked for again too.
         Raises TemporaryError when patience ends, UserError for a right that is missing.
         """
         from kubernetes.client import ApiException
@@ -214,7 +225,11 @@ class Cluster:
         until, pause = self.pace.now() + self.pace.patience_seconds, 1.0
         while True:
             try:
-                return call((CONNECT_SECONDS, ANSWER_SECONDS))
+                answer = call((CONNECT_SECONDS, ANSWER_SECONDS))
+                # The client hands out a body that is no JSON as text.
+                if isinstance(answer, dict) and (not holds or holds in answer):
+                    return answer
+                said, wait = "an answer that is none of Kubernetes", pause
             except ApiException as error:
                 if error.status == absent:
                     return None
@@ -225,7 +240,7 @@ class Cluster:
                 said = f"{error.status} {error.reason}"
                 asked = (error.headers or {}).get("Retry-After", "")
                 wait = max(pause, float(asked) if asked.isdigit() else 0.0)
-            except HTTPError as error:
+            except (HTTPError, JSONDecodeError, UnicodeDecodeError) as error:
                 said, wait = str(error) or type(error).__name__, pause
             if self.pace.now() + wait > until:
                 raise TemporaryError(
@@ -248,6 +263,11 @@ class Cluster:
                 "platform.pool.job"
             )
         return PermanentError(f"Kubernetes API: cannot {what}: {error.status} {said}")
+
+
+def _read(answer: Any) -> Any:
+    """Return the JSON that an answer holds; its body arrives only now, and may be cut."""
+    return json.loads(answer.data)
 
 
 class _Replaced(Exception):

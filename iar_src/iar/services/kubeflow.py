@@ -1,26 +1,29 @@
 """Kubeflow Pipelines' API: pipeline versions and runs, found by their names, made where they are missing."""
 
-import contextlib
 import functools
-import io
 import json
-import os
+import operator
 import re
-import socket
-import warnings
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from iar.errors import IarError, TemporaryError, UserError
+from iar.methods.explain import redact
+from iar.services.kfp_client import NotKfp, admission, open_client, patience, quiet, token_file
 
-TOKEN_FILE = "KF_PIPELINES_SA_TOKEN_PATH"  # as kfp itself names it
 EQUALS, CONTAINS = 1, 9  # operations of KFP's filters
 PAGE = 100
-ANSWER_SECONDS = 60.0
 IN_CLUSTER = "http://ml-pipeline.kubeflow.svc.cluster.local:8888"
 RERUN = "-rerun-"
+# Under which names a server, or the UI before it, tells its version; and where, the older place last.
+VERSION_KEYS = ("apiServerTagName", "tag_name", "frontendTagName")
+HEALTHZ = ("/apis/v2beta1/healthz", "/apis/v1beta1/healthz")
+# How long the run that goes first waits for one that was started at the same time to be taken back.
+YIELD_SECONDS = 30.0
+LOOK_SECONDS = 1.0
 ENDED = ("succeeded", "failed", "canceled", "skipped")
 
 
@@ -49,6 +52,22 @@ class Version:
     name: str
 
 
+@dataclass(frozen=True)
+class Start:
+    """The run of a name that stays, and whether it is the one that this call started."""
+
+    run: ClusterRun
+    ours: bool
+
+
+@dataclass(frozen=True)
+class Server:
+    """What a KFP server tells of itself; `version` is "" where it does not say."""
+
+    multi_user: bool
+    version: str
+
+
 def run_name(run_id: str, rerun: int) -> str:
     """Return the name of a run file's run, of its Nth rerun for N > 0."""
     return f"{run_id}{RERUN}{rerun}" if rerun else run_id
@@ -58,19 +77,32 @@ class Kubeflow:
     """One experiment of a KFP server. Raises UserError where access is refused, TemporaryError where it fails."""
 
     def __init__(self, host: str, namespace: str, experiment: str) -> None:
-        self.host = host.rstrip("/") or IN_CLUSTER
+        self._address = host.rstrip("/") or IN_CLUSTER
+        self.host = redact(self._address)
         if not self.host.startswith(("http://", "https://")):
-            raise UserError(f"--host {self.host}: no URL; write it with http:// or https://")
+            shown = redact(f"://{self._address}").removeprefix("://")
+            raise UserError(f"--host {shown}: no URL; write it with http:// or https://")
         self.experiment = experiment
         self._namespace = namespace
         self._opened: Any = None
         self._experiment_id = ""
 
-    def check(self) -> bool:
-        """Reach the server and read something with this token; return whether it has several users."""
+    def check(self) -> Server:
+        """Reach the server and read something with this token; return what the server tells of itself."""
         multi_user = self._call(lambda client: client.get_kfp_healthz()).multi_user
         self._find_experiment()
-        return bool(multi_user)
+        return Server(bool(multi_user), self._version())
+
+    def _version(self) -> str:
+        for path in HEALTHZ:
+            try:
+                told = self._call(operator.methodcaller("read", path))
+            except IarError:  # not every server has both places
+                continue
+            for key in VERSION_KEYS:
+                if isinstance(told.get(key), str) and told[key] not in ("", "unknown"):
+                    return str(told[key])
+        return ""
 
     def runs(self, part_of_name: str = "") -> list[ClusterRun]:
         """Return the experiment's runs whose name contains a text, oldest first; archived ones count."""
@@ -80,7 +112,7 @@ class Kubeflow:
         found = self._pages(
             "runs", lambda token, client: client.list_runs(token, PAGE, "", experiment, None, wanted or None)
         )
-        return sorted((_cluster_run(run) for run in found), key=lambda run: (run.created, run.id))
+        return sorted((self._cluster_run(run) for run in found), key=lambda run: (run.created, run.id))
 
     def attempts(self, run_id: str) -> dict[int, ClusterRun]:
         """Return the runs of a run file by rerun number, 0 the first. Of several at once the oldest counts."""
@@ -108,7 +140,7 @@ class Kubeflow:
             "pipeline_versions",
             lambda token, client: client.list_pipeline_versions(pipeline_id, token, PAGE, "", wanted),
         )
-        return Version(pipeline_id, found[0].pipeline_version_id, name) if found else None
+        return Version(pipeline_id, self._told(found[0], "pipeline_version_id"), name) if found else None
 
     def version_id(self, pipeline: str, version: str) -> str:
         """Return the id of a compiled pipeline, "" where KFP has none of this name."""
@@ -116,10 +148,10 @@ class Kubeflow:
         found = self.find_version(pipeline_id, version) if pipeline_id else None
         return found.id if found else ""
 
-    def start(self, name: str, version: Version, run_file_text: str, service_account: str) -> ClusterRun:
-        """Start a run. Of two started at once under one name the younger is taken back and the older returned."""
+    def start(self, name: str, version: Version, run_file_text: str, service_account: str) -> Start:
+        """Start a run, or return the one of this name that was started at the same time elsewhere: only one stays."""
         experiment = self._find_experiment() or self._make_experiment()
-        started = _cluster_run(
+        started = self._cluster_run(
             self._call(
                 lambda client: client.run_pipeline(
                     experiment, name, None, {"run_file": run_file_text}, version.pipeline_id, version.id,
@@ -127,11 +159,30 @@ class Kubeflow:
                 )
             )
         )  # fmt: skip
-        first = next((run for run in self.runs(name) if run.name == name), started)
-        if first.id != started.id:
-            self._call(lambda client: client.terminate_run(started.id))
-            self._call(lambda client: client.delete_run(started.id))
-        return first
+        stays = False
+        try:
+            others = self._others(started)
+            stays = not others
+        finally:
+            if not stays:
+                self._call(lambda client: client.terminate_run(started.id))
+                self._call(lambda client: client.delete_run(started.id))
+        return Start(started, True) if stays else Start(others[0], False)
+
+    def _others(self, started: ClusterRun) -> list[ClusterRun]:
+        """Return the runs of this name for which this one must be taken back, the oldest first; [] = it stays.
+
+        A run stays only if a look after its start finds it alone, and two cannot: whatever clocks say, one of them
+        looks after the other has started. Where both see both, the first by time and id waits for the other to be
+        taken back. If it is not, it had looked before this one was there, and stays.
+        """
+        until = time.monotonic() + YIELD_SECONDS
+        while True:
+            runs = [run for run in self.runs(started.name) if run.name == started.name]
+            others = [run for run in runs if run.id != started.id]
+            if not others or runs[0].id != started.id or time.monotonic() > until:
+                return others
+            time.sleep(LOOK_SECONDS)
 
     def _find_experiment(self) -> str:
         if not self._experiment_id:
@@ -140,7 +191,7 @@ class Kubeflow:
                 "experiments",
                 lambda token, client: client.list_experiments(token, PAGE, "", self._namespace or None, wanted),
             )
-            self._experiment_id = found[0].experiment_id if found else ""
+            self._experiment_id = self._told(found[0], "experiment_id") if found else ""
         return self._experiment_id
 
     def _find_pipeline(self, name: str) -> str:
@@ -148,7 +199,7 @@ class Kubeflow:
         found = self._pages(
             "pipelines", lambda token, client: client.list_pipelines(token, PAGE, "", wanted, self._namespace or None)
         )
-        return str(found[0].pipeline_id) if found else ""
+        return self._told(found[0], "pipeline_id") if found else ""
 
     def _make_pipeline(self, name: str) -> str:
         def make(client: Any) -> Any:
@@ -156,12 +207,27 @@ class Kubeflow:
             return client.pipelines.pipeline_service_create_pipeline(body)
 
         made = self._call(make, there=True)
-        return str(made.pipeline_id) if made else self._find_pipeline(name)
+        return self._told(made, "pipeline_id") if made else self._find_pipeline(name)
 
     def _make_experiment(self) -> str:
         made = self._call(lambda client: client.create_experiment(self.experiment), there=True)
-        self._experiment_id = made.experiment_id if made else self._find_experiment()
+        self._experiment_id = self._told(made, "experiment_id") if made else self._find_experiment()
         return self._experiment_id
+
+    def _cluster_run(self, run: Any) -> ClusterRun:
+        reference = run.pipeline_version_reference
+        version = reference.pipeline_version_id if reference else run.pipeline_version_id
+        # A run that was just created has no state yet.
+        state = (run.state or "PENDING").lower()
+        id_, name = self._told(run, "run_id"), self._told(run, "display_name")
+        return ClusterRun(id_, name, state, version or "", str(run.created_at or ""))
+
+    def _told(self, answer: Any, field: str) -> str:
+        """Return a field that every answer of KFP's has."""
+        value = getattr(answer, field)
+        if not value:
+            raise UserError(f"KFP at {self.host} answers without {field}; check --host, and that it is KFP 2")
+        return str(value)
 
     def _pages(self, items: str, page: Callable[[str, Any], Any]) -> list[Any]:
         """Return the items of all pages."""
@@ -180,7 +246,7 @@ class Kubeflow:
         from urllib3.exceptions import HTTPError
 
         try:
-            with _quiet(), _patience():
+            with quiet(), patience():
                 try:
                     return call(self._client())
                 except ApiException as error:
@@ -192,6 +258,10 @@ class Kubeflow:
             if there and error.status == 409:
                 return None
             raise self._refusal(error) from error
+        except NotKfp as error:
+            raise UserError(f"KFP at {self.host} answers with {error}") from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"KFP at {self.host} answers with bytes that are no text; {admission()}") from error
         except (HTTPError, OSError) as error:
             reason = str(getattr(error, "reason", error)).rpartition(": ")[2]
             raise TemporaryError(
@@ -200,13 +270,13 @@ class Kubeflow:
 
     def _client(self) -> Any:
         if self._opened is None:
-            self._opened = _open_client(self.host, self._namespace)
+            self._opened = open_client(self._address, self._namespace)
         return self._opened
 
     def _refusal(self, error: Any) -> IarError:
         where = f"KFP at {self.host}"
         if error.status == 401:
-            return UserError(f"{where} refuses the token (401): expired or for another audience; renew {_token_file()}")
+            return UserError(f"{where} refuses the token (401): expired or for another audience; renew {token_file()}")
         if error.status == 403:
             return UserError(f"{where} forbids it (403): {_said(error)}; ask for the right, or check --namespace")
         if error.status in (400, 404):
@@ -214,60 +284,8 @@ class Kubeflow:
         return TemporaryError(f"{where} failed ({error.status}): {_said(error)}; repeat the command later")
 
 
-def _open_client(host: str, namespace: str) -> Any:
-    """Return kfp's client, which neither repeats the health check for 25 s nor writes into the home folder."""
-    from kfp.client import Client, ServiceAccountTokenVolumeCredentials
-
-    class PlainClient(Client):  # type: ignore[misc]
-        def get_kfp_healthz(self, sleep_duration: int = 0) -> Any:
-            return self._healthz_api.healthz_service_get_healthz()
-
-        def set_user_namespace(self, namespace: str) -> None:
-            self._context_setting["namespace"] = namespace
-
-    credentials = ServiceAccountTokenVolumeCredentials() if Path(_token_path()).is_file() else None
-    return PlainClient(host=host, namespace=namespace or "kubeflow", credentials=credentials)
-
-
-def _token_path() -> str:
-    from kfp.client import KF_PIPELINES_SA_TOKEN_PATH
-
-    return os.environ.get(TOKEN_FILE) or str(KF_PIPELINES_SA_TOKEN_PATH)
-
-
-def _token_file() -> str:
-    return f"the file {_token_path()} ({TOKEN_FILE})"
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep kfp's links and warnings from a command's output."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        yield
-
-
-@contextlib.contextmanager
-def _patience() -> Iterator[None]:
-    """Give up on a silent server: kfp's client takes no timeout, so the default of all sockets is lent to it."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(ANSWER_SECONDS)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)
-
-
 def _filter(operation: int, name: str) -> str:
     return json.dumps({"predicates": [{"operation": operation, "key": "display_name", "stringValue": name}]})
-
-
-def _cluster_run(run: Any) -> ClusterRun:
-    reference = run.pipeline_version_reference
-    version = reference.pipeline_version_id if reference else run.pipeline_version_id
-    # A run that was just created has no state yet.
-    state = (run.state or "PENDING").lower()
-    return ClusterRun(run.run_id, run.display_name, state, version or "", str(run.created_at or ""))
 
 
 def _said(error: Any) -> str:

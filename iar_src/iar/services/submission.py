@@ -61,8 +61,8 @@ def _start(run_file: RunFile, ir: str, number: int, cluster: Kubeflow, account: 
     name = version_name(run_file, ir)
     with _as_file(ir) as path:
         version = cluster.version(pipeline_name(run_file), name, path)
-    run = cluster.start(run_name(run_file.run_id, number), version, run_file.canonical(), account)
-    return Submission(run, True, name)
+    start = cluster.start(run_name(run_file.run_id, number), version, run_file.canonical(), account)
+    return Submission(start.run, start.ours, name)
 
 
 def check_backend(run_file: RunFile, where: str) -> None:
@@ -139,8 +139,8 @@ def _reconcile_one(
     name = run_name(run_file.run_id, number)
     if dry_run:
         return Finding(path.name, name, "", "start", "")
-    started = _start(run_file, ir, number, cluster, account).run
-    return Finding(path.name, started.name, started.state, "started", "")
+    done = _start(run_file, ir, number, cluster, account)
+    return Finding(path.name, done.run.name, done.run.state, "started" if done.started else "", "")
 
 
 def _drift(run: ClusterRun, run_file: RunFile, ir: str, cluster: Kubeflow) -> str:
