@@ -71,5 +71,5 @@ $(RUNTIME): pyproject.toml | $(BIN)/python
 
 $(DEVELOPMENT): $(RUNTIME)
 	@echo "Installing the development tools"
-	@$(PIP) install -e '.[dev,cluster,merge,bench]'
+	@$(PIP) install -e '.[dev,cluster,merge,bench,distributed]'
 	@touch $@
