@@ -412,6 +412,29 @@ def test_the_command_prints_gates_and_the_move_and_refuses_with_exit_code_2(
     assert capsys.readouterr().err == "error: iar-demo@champion: no promotion to go back to; see --history\n"
 
 
+@pytest.mark.parametrize("alias", ["latest", "v3", "v12", "Bad alias!", "a/b", "", "Champion", "x" * 256, "a\n"])
+def test_an_alias_that_mlflow_refuses_is_refused_before_anything_is_recorded(
+    books: Books, tmp_path: Path, capsys: pytest.CaptureFixture[str], alias: str
+) -> None:
+    run_file = books.finish("one")
+    run_yaml = tmp_path / "one.yaml"
+    run_yaml.write_text(f"run:\n  name: one\n  state: {books.state}\ndocuments:\n  path: docs\n")
+    before = books.registry.events()
+
+    for option in ((), ("--history",), ("--rollback",)):
+        assert cli.call(["promote", str(run_yaml), "--alias", alias, *option]) == 2
+        refused = capsys.readouterr().err
+        assert refused.startswith(f"error: --alias {alias!r} ") and refused.endswith(", such as champion\n")
+    assert books.registry.events() == before and "iar.gates" not in books.versions(run_file).tags("1")
+
+
+@pytest.mark.parametrize("alias", ["vanilla", "v3-beta", "latest-good", "x" * 255])
+def test_mlflow_takes_every_alias_that_is_accepted(books: Books, alias: str) -> None:
+    run_file = books.finish("one")
+    promote(run_file, alias)
+    assert books.alias(run_file, alias) == "1"
+
+
 def test_the_hand_over_to_kserve_names_files_that_a_cluster_can_read(
     books: Books, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from iar.config import RunFile
+from iar.config import RunFile, check_alias
 from iar.errors import UserError
 from iar.methods.digest import digest_json
 from iar.services.findings import Check, guarded
@@ -163,6 +163,7 @@ class _Move:
 
 @contextmanager
 def _opened(run_file: RunFile, alias: str) -> Iterator[_Move]:
+    _require_alias(alias)
     state, settings = Workspace.of(run_file).state, run_file.register
     tracker = Tracker(run_file, run_file.run_id, state)
     registry = Registry.open(settings.registry_url or f"sqlite:///{state / 'registry.sqlite'}")
@@ -170,6 +171,14 @@ def _opened(run_file: RunFile, alias: str) -> Iterator[_Move]:
         yield _Move(registry, ModelVersions(tracker, settings.model_name), alias)
     finally:
         registry.close()
+
+
+def _require_alias(alias: str) -> None:
+    """Raise UserError for an alias that MLflow would refuse after the move stands in the history."""
+    try:
+        check_alias(alias)
+    except ValueError as error:
+        raise UserError(f"--alias {alias!r} {error}") from error
 
 
 def _check_unchanged(version: str, content: str, versions: ModelVersions) -> Check:
