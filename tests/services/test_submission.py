@@ -26,8 +26,8 @@ def kfp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpDouble]:
 
 
 def run_file(name: str = "demo", **run: object) -> RunFile:
-    sections = {"run": {"name": name, **run}, "documents": {"path": "docs"}, "platform": {"backend": "kubeflow"}}
-    return RunFile.model_validate(sections)
+    sections = {"run": {"name": name, **run}, "documents": {"path": "/state/documents"}}
+    return RunFile.model_validate(sections | {"platform": {"backend": "kubeflow"}})
 
 
 def compiled(settings: RunFile) -> str:

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 from iar.config import RunFile
 from iar.errors import UserError
+from iar.services.cluster_places import out_of_reach
 from iar.services.kubeflow import RERUN, ClusterRun, Kubeflow, run_name
 from iar.services.pipeline_resources import pipeline_name, version_name
 from iar.services.run_files import load_run_file
@@ -64,12 +65,14 @@ def _start(run_file: RunFile, ir: str, number: int, cluster: Kubeflow, account: 
 
 
 def check_backend(run_file: RunFile, where: str) -> None:
-    """Raise UserError where the run file says that it runs on this machine."""
+    """Raise UserError where the run file says that it runs on this machine, or names what only this machine has."""
     if run_file.platform.backend != "kubeflow":
         raise UserError(
             f"{where}: platform.backend: 'local' is run by iar run; set kubeflow, and state, model and documents to "
             "places that the cluster has"
         )
+    if lines := [f"{where}: {line}" for line in out_of_reach(run_file)]:
+        raise UserError("\n".join(lines))
 
 
 def desired_runs(folder: Path) -> dict[Path, RunFile]:
