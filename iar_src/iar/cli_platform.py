@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from iar.services.promotion import Promotion
     from iar.services.submission import Finding
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of run files, *.yaml.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of run files, *.yaml or *.yml.")]
 Host = Annotated[
     str, typer.Option("--host", envvar="KF_PIPELINES_ENDPOINT", help="URL of Kubeflow Pipelines; default in-cluster.")
 ]
