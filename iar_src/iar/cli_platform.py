@@ -17,6 +17,7 @@ from iar.cli_options import (
     check_output,
     load,
     print_json,
+    state_folder,
     with_recipes,
     write_output,
 )
@@ -210,7 +211,7 @@ def promote(
         check_output(kserve, "--kserve", ".yaml", run_yaml)
     run_file = load(run_yaml, set_, state)
     if history:
-        _show_history(promotion.history(run_file, alias), as_json)
+        _show_history(run_file, alias, as_json)
         return
     moved = (
         promotion.rollback(run_file, alias, expect, serve=kserve is not None)
@@ -241,9 +242,16 @@ def _write_service(path: Path, run_file: "RunFile", moved: "Promotion") -> None:
     write_output(path, "--kserve", yaml.safe_dump(service, sort_keys=False))
 
 
-def _show_history(moves: list[dict[str, Any]], as_json: bool) -> None:
+def _show_history(run_file: "RunFile", alias: str, as_json: bool) -> None:
+    from iar.services.promotion import history
+
+    moves = history(run_file, alias)
     if as_json:
         print_json(moves)
+        return
+    if not moves:
+        place = run_file.register.registry_url or state_folder(run_file, None)
+        typer.echo(f"{run_file.register.model_name}@{alias} has never moved, says the registry in {place}")
         return
     from datetime import UTC, datetime
 

@@ -1,9 +1,12 @@
 """Promotion of finished runs, against a real MLflow store and a real registry."""
 
 import json
+import os
 import re
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -433,6 +436,66 @@ def test_mlflow_takes_every_alias_that_is_accepted(books: Books, alias: str) -> 
     run_file = books.finish("one")
     promote(run_file, alias)
     assert books.alias(run_file, alias) == "1"
+
+
+def test_the_history_makes_nothing_and_says_that_there_are_no_moves(
+    books: Books, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_yaml, empty, registered = tmp_path / "one.yaml", tmp_path / "empty", tmp_path / "registered"
+    run_yaml.write_text("run:\n  name: one\ndocuments:\n  path: docs\n")
+    empty.mkdir()
+    Registry.open(f"sqlite:///{registered}/registry.sqlite").close()
+    before = sorted(tmp_path.rglob("*"))
+
+    for state in (empty, registered, tmp_path / "nowhere"):
+        arguments = ["promote", str(run_yaml), "--state", str(state)]
+        assert cli.call([*arguments, "--history"]) == 0
+        assert capsys.readouterr().out == f"iar-demo@champion has never moved, says the registry in {state}\n"
+        assert cli.call([*arguments, "--history", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == []
+        assert cli.call([*arguments, "--rollback"]) == 2
+        assert capsys.readouterr().err == "error: iar-demo@champion: no promotion to go back to; see --history\n"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@contextmanager
+def without_rights() -> Iterator[None]:
+    """Be nobody for a while where tests run as root, whom no permission stops."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_history_and_lineage_are_read_in_a_folder_that_nobody_may_write(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("IAR_STATE", raising=False)
+    with tempfile.TemporaryDirectory() as place:  # pytest's own folder is closed to others
+        state = Path(place) / "50% of #1"
+        registry = Registry.open(f"sqlite:///{Path(place) / 'made' / 'registry.sqlite'}")
+        registry.record([DOCUMENT], PRODUCER)
+        registry.event_after("", "promote", "iar-demo@champion", {"version": "1", "before": "", "run_id": "one-0"})
+        registry.close()
+        (Path(place) / "made").rename(state)
+        Path(place).chmod(0o755)
+        state.chmod(0o555)
+        run_yaml = Path(place) / "one.yaml"
+        run_yaml.write_text("run:\n  name: one\ndocuments:\n  path: docs\n")
+        commands = (["promote", str(run_yaml), "--history"], ["lineage", "downstream", "document:dddd"])
+        for command in commands:  # as oneself first: nobody may read what Python imports late
+            assert cli.call([*command, "--state", str(state)]) == 0
+        state.chmod(0o555)
+        with without_rights():
+            assert [cli.call([*command, "--state", str(state)]) for command in commands] == [0, 0]
+        state.chmod(0o755)
+        assert [path.name for path in state.iterdir()] == ["registry.sqlite"]
+    printed = capsys.readouterr()
+    assert printed.out.count("promote  none  1   one-0") == 2 and printed.out.count("velm.md") == 2
 
 
 def test_the_hand_over_to_kserve_names_files_that_a_cluster_can_read(
