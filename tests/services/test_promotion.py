@@ -41,7 +41,7 @@ from iar.services.promotion import history, promote, rollback
 from iar.services.promotion_gates import finalist
 from iar.services.registry import Producer, Registry
 from iar.services.retraction import retract, standing_aliases
-from iar.services.scoring import ITEMS, REPLIES, SCORES, VOTES, item_score
+from iar.services.scoring import ITEMS, JUDGED_ITEMS, REPLIES, SCORES, VOTES, item_score
 from iar.services.serving import service_name, storage_uri
 from iar.services.suites import domain_items
 from iar.services.test_lock import open_locked_test
@@ -137,6 +137,7 @@ def examine(folder: Path, run_file: RunFile, pair: QAPair, text: str = "Lind.") 
     place = folder / PICK
     place.mkdir()
     items, replies = domain_items([pair], run_file), {pair.id: Reply(pair.id, text, 3, False)}
+    write_records(folder / JUDGED_ITEMS, items)
     verdicts = vote(PICK, items, replies, open_judges(run_file, folder))
     write_records(place / REPLIES, replies.values())
     write_votes(place / VOTES, verdicts.votes)
@@ -167,6 +168,20 @@ def test_a_run_that_passes_every_gate_moves_the_alias_and_tags_its_version(books
     assert (tags["iar.run_id"], tags["iar.run_digest"]) == (run_file.run_id, run_file.digest)
     assert (tags["iar.test.domain"], tags["iar.test.general"]) == ("21.0", "23.6")
     assert books.registry.find(tags["iar.lineage"]).kind == "checkpoint"
+
+
+def test_a_run_is_promoted_from_whatever_folder(
+    books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    books.finish("one")
+    run_yaml = tmp_path / "one.yaml"
+    run_yaml.write_text(f"run:\n  name: one\n  state: {books.state}\ndocuments:\n  path: docs\n")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # without examples/, which the run file names
+
+    assert cli.call(["promote", str(run_yaml)]) == 0
+    assert "pass  audit: 4 votes, 4 of them cast again" in capsys.readouterr().out
+    assert not list(Path().iterdir())
 
 
 def test_promoting_again_changes_nothing(books: Books) -> None:
