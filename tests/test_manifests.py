@@ -424,7 +424,9 @@ def test_after_a_sync_a_confined_job_reconciles_the_run_files(overlay: str) -> N
     (token,) = volumes["kubeflow-token"]["projected"]["sources"]
     assert token["serviceAccountToken"]["audience"] == "pipelines.kubeflow.org"
     (files,) = [one for one in gitops(overlay) if one["metadata"]["name"] == volumes["run-files"]["configMap"]["name"]]
-    assert sorted(files["data"]) == ["faq.yaml", "handbook.yaml"] and files["metadata"]["name"].startswith("iar-run-files-")
+    assert sorted(files["data"]) == ["faq.yaml", "handbook.yaml"] and files["metadata"]["name"].startswith(
+        "iar-run-files-"
+    )
 
 
 def test_the_command_of_the_reconciliation_job_exists() -> None:

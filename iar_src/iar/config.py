@@ -354,8 +354,8 @@ class PoolSection(Section):
     queue: str = Field("", description="Kueue LocalQueue in which jobs wait; empty = jobs start at once.")
     priority_class: str = Field(
         "",
-        description="PriorityClass of a pytorchjob's pods, and with a queue the WorkloadPriorityClass of either kind of "
-        "job; empty = the cluster's default.",
+        description="PriorityClass of a pytorchjob's pods, and with a queue the WorkloadPriorityClass of either kind "
+        "of job; empty = the cluster's default.",
     )
     topology_key: str = Field(
         "", description="Node label by whose value the pods of a job are kept together if possible; empty = anywhere."

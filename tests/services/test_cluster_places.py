@@ -102,6 +102,6 @@ def test_a_run_file_of_the_paper_becomes_resources_with_the_clusters_own_places(
     options = [part for change in changes for part in ("--set", change)]
     path = ROOT / "pipelines" / "runs" / "llama-3.2-3b-cc.yaml"
     assert cli.call(["compile", str(path), "--kubernetes", "-o", str(out), *options]) == 0, capsys.readouterr().err
-    pipeline, version = yaml.safe_load_all(out.read_text())
+    _, version = yaml.safe_load_all(out.read_text())
     executors = version["spec"]["platformSpec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     assert all(executor["pvcMount"] for executor in executors.values())

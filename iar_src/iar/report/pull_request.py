@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from difflib import unified_diff
 from itertools import groupby, pairwise
-from os.path import commonprefix
 from typing import Any
 
 from iar.config import RunFile
@@ -82,8 +81,8 @@ def _cut(diff: Sequence[str]) -> Iterator[str]:
             if len(line) <= MOST_LINE_CHARACTERS:
                 yield line
                 continue
-            alike = [len(commonprefix([line[1:], other[1:]])) for other in opposites.get(number, ())]
-            start = 1 + max(0, max(alike, default=0) - ALIKE_CHARACTERS)
+            alike = max((_alike(line[1:], other[1:]) for other in opposites.get(number, ())), default=0)
+            start = 1 + max(0, alike - ALIKE_CHARACTERS)
             end = start + MOST_LINE_CHARACTERS
             yield f"{line[0]}{'...' * (start > 1)}{line[start:end]}{'...' * (end < len(line))}"
 
@@ -94,3 +93,9 @@ def _opposites(groups: Sequence[Sequence[str]]) -> Iterator[tuple[int, Sequence[
         if removed[0][:1] == "-" and added[0][:1] == "+":
             yield number, added
             yield number + 1, removed
+
+
+def _alike(one: str, other: str) -> int:
+    """Return how many characters at the beginning are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (ours, theirs) in pairs if ours != theirs), min(len(one), len(other)))

@@ -53,9 +53,8 @@ def _in_images(place: str) -> bool:
 
 
 def _servers(run_file: RunFile) -> Iterator[tuple[str, str]]:
-    asked = {"qa_build.teacher": run_file.qa_build.teacher}
-    asked |= {f"evaluate.judges[{number}]": judge for number, judge in enumerate(run_file.evaluate.judges)}
-    for key, server in asked.items():
+    judges = [(f"evaluate.judges[{number}]", judge) for number, judge in enumerate(run_file.evaluate.judges)]
+    for key, server in (("qa_build.teacher", run_file.qa_build.teacher), *judges):
         if isinstance(server, Endpoint):
             yield f"{key}.base_url", server.base_url
     yield "register.tracking_uri", run_file.register.tracking_uri
