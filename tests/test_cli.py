@@ -235,6 +235,52 @@ def test_compile_refuses_a_target_that_is_no_yaml_file(
     assert error.startswith("error: --output ") and reason in error
 
 
+def test_compile_overwrites_none_of_the_files_it_reads(
+    capsys: pytest.CaptureFixture[str], run_yaml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run_yaml.parent)
+    text = run_yaml.read_text()
+    symbolic, hard, note = Path("symbolic.yaml"), Path("hard.yaml"), Path("note.md")
+    symbolic.symlink_to(run_yaml)
+    hard.hardlink_to(run_yaml)
+    note.symlink_to(run_yaml)
+    (default := Path("x-pipeline.yaml")).write_text(text)
+    for arguments in (
+        [run_yaml, "-o", run_yaml],
+        [run_yaml, "-o", f"../{run_yaml.parent.name}/x.yaml"],
+        [run_yaml, "-o", symbolic],
+        [symbolic, "-o", run_yaml],
+        [run_yaml, "-o", hard],
+        [default],
+        [run_yaml, "-o", "new.yaml", "--comment", note],
+        [run_yaml, "-o", default, "--comment", "new.md", "--against", default],
+    ):
+        code, _, error = call(capsys, "compile", *arguments)
+        assert (code, error.endswith(", which it is made from; give another name\n")) == (2, True), arguments
+    assert run_yaml.read_text() == default.read_text() == text
+    assert not Path("new.yaml").exists() and not Path("new.md").exists()
+    code, _, error = call(capsys, "promote", run_yaml, "--kserve", run_yaml)
+    assert (code, error.startswith(f"error: --kserve {run_yaml}: would overwrite ")) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["Bad NS", "a_b", "-a", "a-", "a" * 64, "a.b", "a\n"])
+def test_a_name_that_no_namespace_has_is_refused_everywhere(
+    capsys: pytest.CaptureFixture[str], run_yaml: Path, name: str
+) -> None:
+    for command in (
+        ["compile", run_yaml, "--kubernetes"],
+        ["submit", run_yaml],
+        ["reconcile", run_yaml.parent],
+        ["doctor", "--cluster"],
+    ):
+        assert call(capsys, *command, "--namespace", name) == (
+            2,
+            "",
+            f"error: --namespace {name!r}: no name of a namespace; write at most 63 lower case letters, digits and "
+            "dashes\n",
+        )
+
+
 def test_doctor_exits_with_2_when_something_fails(capsys: pytest.CaptureFixture[str], run_yaml: Path) -> None:
     code, out, _ = call(capsys, "doctor", run_yaml, "--set", "qa_build.teacher=offline", "--json")
     documents = next(check for check in json.loads(out) if check["name"] == "documents")

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -359,47 +360,81 @@ def test_the_way_to_llm_servers_opens_only_where_it_is_asked_for(tmp_path: Path)
     assert opened["spec"]["egress"][0]["ports"] == [{"protocol": "TCP", "port": 443}]
 
 
-@pytest.fixture(scope="module")
-def gitops(tmp_path_factory: pytest.TempPathFactory) -> list[Resource]:
-    """The small overlay with reconciliation, as docs/gitops.md says."""
-    root = tmp_path_factory.mktemp("gitops")
-    shutil.copytree(MANIFESTS, root / "manifests")
-    overlay = root / "manifests" / "overlays" / "dev"
-    (overlay / "runs").mkdir()
-    shutil.copy(overlay / "run.yaml", overlay / "runs" / "demo.yaml")
-    text = (overlay / "kustomization.yaml").read_text()
-    added = "configMapGenerator:\n  - name: iar-run-files\n    files: [runs/demo.yaml]\n"
-    text = text.replace("configMapGenerator:\n", added)
-    text = text.replace("components:\n", "components:\n  - ../../components/reconcile\n")
-    (overlay / "kustomization.yaml").write_text(text)
-    done = subprocess.run(["kubectl", "kustomize", overlay], capture_output=True, text=True, check=True)
+@cache
+def gitops(overlay: str) -> list[Resource]:
+    """An overlay with reconciliation, as docs/gitops.md says."""
+    page = (ROOT / "docs" / "gitops.md").read_text(encoding="utf-8")
+    (said,) = re.findall(r"^ {4}components:\n(?:^ {4,}.*\n)+", page, re.MULTILINE)
+    added = yaml.safe_load(said)
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root) / "manifests" / "overlays" / overlay
+        shutil.copytree(MANIFESTS, Path(root) / "manifests")
+        (folder / "runs").mkdir()
+        place = folder / "kustomization.yaml"
+        whole = yaml.safe_load(place.read_text())
+        for generator in added["configMapGenerator"]:
+            for file in generator["files"]:
+                shutil.copy(folder / "run.yaml", folder / file)
+        # Those of the page last, as it says; pool and others stay before them.
+        others = [one for one in whole["components"] if one not in added["components"]]
+        whole |= {"components": [*others, *added["components"]]}
+        whole["configMapGenerator"] += added["configMapGenerator"]
+        place.write_text(yaml.safe_dump(whole))
+        done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, check=True)
     return list(yaml.safe_load_all(done.stdout))
 
 
-def test_after_a_sync_a_confined_job_reconciles_the_run_files(gitops: list[Resource]) -> None:
-    (job,) = [one for one in gitops if (one["kind"], one["metadata"]["name"]) == ("Job", "iar-reconcile")]
-    annotations = job["metadata"]["annotations"]
-    assert annotations["argocd.argoproj.io/hook"] == "PostSync"
-    pod = job["spec"]["template"]["spec"]
+def job_of(overlay: str, name: str) -> Resource:
+    return next(one for one in gitops(overlay) if (one["kind"], one["metadata"]["name"]) == ("Job", name))
+
+
+@each_overlay
+def test_with_reconciliation_every_resource_has_its_namespace_and_the_clusters_have_none(overlay: str) -> None:
+    assert {"iar-reconcile", "iar-doctor"} <= {one["metadata"]["name"] for one in gitops(overlay)}
+    for one in gitops(overlay):
+        wanted = None if one["kind"] in OF_THE_CLUSTER else "iar"
+        assert one["metadata"].get("namespace") == wanted, (one["kind"], one["metadata"]["name"])
+        for subject in one.get("subjects", ()):
+            assert subject["namespace"] == "iar", one["metadata"]["name"]
+
+
+@each_overlay
+def test_argo_cd_makes_every_job_anew_and_starts_runs_after_the_preflight(overlay: str) -> None:
+    hooks = {one["metadata"]["name"]: one["metadata"]["annotations"] for one in gitops(overlay) if one["kind"] == "Job"}
+    # A job's pod cannot be changed, and one that its TTL removed would be healed into another.
+    assert {name: about["argocd.argoproj.io/hook"] for name, about in hooks.items()} == {
+        "iar-doctor": "Sync",
+        "iar-reconcile": "PostSync",
+    }
+    for name, about in hooks.items():
+        assert about["argocd.argoproj.io/hook-delete-policy"] == "BeforeHookCreation", name
+    # In dev no other pod mounts the state volume: its claim may wait for this one, and a later wave for the claim.
+    assert "argocd.argoproj.io/sync-wave" not in hooks["iar-doctor"]
+
+
+@each_overlay
+def test_after_a_sync_a_confined_job_reconciles_the_run_files(overlay: str) -> None:
+    pod = job_of(overlay, "iar-reconcile")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    assert container["image"] == named("dev", "Job", "iar-doctor")["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert container["image"] == job_of(overlay, "iar-doctor")["spec"]["template"]["spec"]["containers"][0]["image"]
     assert container["args"][:2] == ["reconcile", "/run-files"]
     assert pod["automountServiceAccountToken"] is False and pod["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     (token,) = volumes["kubeflow-token"]["projected"]["sources"]
     assert token["serviceAccountToken"]["audience"] == "pipelines.kubeflow.org"
-    (files,) = [one for one in gitops if one["metadata"]["name"] == volumes["run-files"]["configMap"]["name"]]
-    assert list(files["data"]) == ["demo.yaml"] and files["metadata"]["name"].startswith("iar-run-files-")
+    (files,) = [one for one in gitops(overlay) if one["metadata"]["name"] == volumes["run-files"]["configMap"]["name"]]
+    assert sorted(files["data"]) == ["faq.yaml", "handbook.yaml"] and files["metadata"]["name"].startswith(
+        "iar-run-files-"
+    )
 
 
-def test_the_command_of_the_reconciliation_job_exists(gitops: list[Resource], tmp_path: Path) -> None:
+def test_the_command_of_the_reconciliation_job_exists() -> None:
     import typer
 
     from iar.cli import app
 
-    (job,) = [one for one in gitops if (one["kind"], one["metadata"]["name"]) == ("Job", "iar-reconcile")]
-    name, _, *options = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    name, _, *options = job_of("dev", "iar-reconcile")["spec"]["template"]["spec"]["containers"][0]["args"]
     command: Any = typer.main.get_command(app)
     known = {option for parameter in command.commands[name].params for option in parameter.opts}
     assert {option for option in options if option.startswith("-")} <= known

@@ -12,11 +12,13 @@ from iar import __version__
 from iar.cli_lineage import lineage
 from iar.cli_options import (
     AsJson,
+    Documents,
     MaybeRunPath,
     Recipes,
     RunPath,
     Set,
     State,
+    check_namespace,
     check_output,
     load,
     print_json,
@@ -90,47 +92,55 @@ def compile_(
     run_yaml: RunPath,
     out: Annotated[Path | None, typer.Option("--output", "-o", help="File; default NAME-pipeline.yaml.")] = None,
     kubernetes: Annotated[bool, typer.Option("--kubernetes", help="As resources for GitOps.")] = False,
-    namespace: Annotated[str, typer.Option("--namespace", help="Namespace in these resources.")] = "",
+    namespace: Annotated[
+        str, typer.Option("--namespace", callback=check_namespace, help="Namespace in these resources.")
+    ] = "",
     comment: Annotated[
         Path | None, typer.Option("--comment", metavar="FILE.md", help="Write what changes and what it costs, too.")
     ] = None,
     against: Annotated[
         Path | None, typer.Option("--against", metavar="OLD.yaml", help="Run file before the change, for the comment.")
     ] = None,
+    documents: Documents = None,
     set_: Set = None,
     recipes: Recipes = None,
 ) -> None:
     """Write the pipeline as Kubeflow IR YAML. The same run file gives the same bytes."""
     if namespace and not kubernetes:
         raise UserError("--namespace: IR has none; give --kubernetes with it")
-    if against and not comment:
-        raise UserError("--against: is for a comment; give --comment with it")
+    for option, value in (("--against", against), ("--documents", documents)):
+        if value and not comment:
+            raise UserError(f"{option}: is for a comment; give --comment with it")
     if comment:
-        check_output(comment, "--comment", ".md")
+        check_output(comment, "--comment", ".md", run_yaml, against)
     old = load(against, with_recipes(set_, recipes), None) if against else None
     run_file = load(run_yaml, with_recipes(set_, recipes), None)
+    from iar.services.submission import check_backend
+
+    if kubernetes:
+        check_backend(run_file, str(run_yaml))
     from iar.pipelines.post_training import compiled_pipeline
     from iar.services.pipeline_resources import kubernetes_resources
     from iar.services.training_fit import check_pool
 
     check_pool(run_file)
     path = out or Path(f"{run_file.run.name}-pipeline.yaml")
-    check_output(path, "--output", ".yaml")
+    check_output(path, "--output", ".yaml", run_yaml, against)
     ir = compiled_pipeline(run_file)
     text = kubernetes_resources(run_file, ir, namespace) if kubernetes else ir
     write_output(path, "--output", text)
     typer.echo(str(path))
     if comment:
-        write_output(comment, "--comment", _comment(run_file, ir, old))
+        write_output(comment, "--comment", _comment(run_file, ir, old, documents))
         typer.echo(str(comment))
 
 
-def _comment(new: "RunFile", ir: str, old: "RunFile | None") -> str:
+def _comment(new: "RunFile", ir: str, old: "RunFile | None", documents: Path | None) -> str:
     from iar.pipelines.post_training import compiled_pipeline
     from iar.report.pull_request import comment
 
     try:
-        cost: Any = estimated_cost(new)
+        cost: Any = estimated_cost(new, documents)
     except UserError as error:
         cost = str(error)
     return comment(new, ir, old, compiled_pipeline(old) if old else "", cost)

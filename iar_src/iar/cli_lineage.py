@@ -47,7 +47,7 @@ def retract(id_: Id, reason: Reason, run_yaml: LineageRun = None, state: State =
     from iar.services.retraction import made_from, standing_aliases
     from iar.services.retraction import retract as retract_in
 
-    registry = _open_registry(run_yaml, state)
+    registry = _open_registry(run_yaml, state, to_read=False)
     made, new = retract_in(registry, id_, reason)
     products, aliases = made_from(registry, made.subject), standing_aliases(registry, made.subject)
     if as_json:
@@ -69,21 +69,25 @@ def _print_lineage(render: Any, id_: str, run_yaml: Path | None, state: Path | N
     from iar.services.lineage import SHOWN_SIBLINGS, format_rows
 
     registry = _open_registry(run_yaml, state)
-    rows = render(registry, registry.find(id_).digest, None if all_ else SHOWN_SIBLINGS)
+    try:
+        rows = render(registry, registry.find(id_).digest, None if all_ else SHOWN_SIBLINGS)
+    finally:
+        registry.close()
     if as_json:
         print_json([row._asdict() for row in rows])
     else:
         typer.echo(format_rows(rows))
 
 
-def _open_registry(run_yaml: Path | None, state: Path | None) -> "Registry":
+def _open_registry(run_yaml: Path | None, state: Path | None, to_read: bool = True) -> "Registry":
+    """Return the registry of a run file or a state folder. Raises UserError where there is none."""
     from iar.services.registry import Registry
 
     run_file = load(run_yaml, None, state) if run_yaml else None
     url = run_file.register.registry_url if run_file else ""
-    if not url:
-        database = state_folder(run_file, state) / "registry.sqlite"
-        if not database.is_file():
-            raise UserError(f"no registry at {database}; run a run file first, or name its folder with --state")
-        url = f"sqlite:///{database}"
-    return Registry.open(url)
+    place = url or state_folder(run_file, state) / "registry.sqlite"
+    url = url or f"sqlite:///{place}"
+    found = Registry.open_to_read(url)
+    if found is None:
+        raise UserError(f"no registry at {place}; run a run file first, or name its folder with --state")
+    return found if to_read else Registry.open(url)

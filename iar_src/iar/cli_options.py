@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,16 @@ Recipes = Annotated[
     typer.Option("--recipes", metavar="A,B,...", help="Controls and baselines beside the method: sdft,replay,..."),
 ]
 State = Annotated[Path | None, typer.Option("--state", help="State folder instead of run.state.")]
+Documents = Annotated[
+    Path | None,
+    typer.Option(
+        "--documents",
+        metavar="FOLDER",
+        exists=True,
+        file_okay=False,
+        help="A copy of the documents here, for the cost estimate only.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -51,11 +62,23 @@ def state_folder(run_file: "RunFile | None", state: Path | None) -> Path:
     return Path(state or os.environ.get("IAR_STATE") or ".iar").resolve()
 
 
-def check_output(path: Path, option: str, suffix: str) -> None:
-    """Raise UserError where an option names no file of this kind, before anything is done."""
+def check_output(path: Path, option: str, suffix: str, *inputs: Path | None) -> None:
+    """Raise UserError where an option names no file of this kind or, by whatever link, one of the inputs."""
     if path.suffix != suffix or path.is_dir():
         kind = {".yaml": "a YAML file", ".md": "a Markdown file"}[suffix]
         raise UserError(f"{option} {path}: not the name of {kind}; give one that ends in {suffix}")
+    for given in inputs:
+        if given and given.exists() and path.exists() and path.samefile(given):
+            raise UserError(f"{option} {path}: would overwrite {given}, which it is made from; give another name")
+
+
+def check_namespace(name: str) -> str:
+    """Return the namespace that an option names, "" = none. Raises UserError where Kubernetes has none of this name."""
+    if name and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name):
+        raise UserError(
+            f"--namespace {name!r}: no name of a namespace; write at most 63 lower case letters, digits and dashes"
+        )
+    return name
 
 
 def write_output(path: Path, option: str, text: str) -> None:

@@ -2,19 +2,22 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from iar.cli_options import (
     AsJson,
+    Documents,
     Recipes,
     RunPath,
     Set,
     State,
+    check_namespace,
     check_output,
     load,
     print_json,
+    state_folder,
     with_recipes,
     write_output,
 )
@@ -29,12 +32,18 @@ if TYPE_CHECKING:
     from iar.services.promotion import Promotion
     from iar.services.submission import Finding
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of run files, *.yaml.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of run files, *.yaml or *.yml.")]
 Host = Annotated[
     str, typer.Option("--host", envvar="KF_PIPELINES_ENDPOINT", help="URL of Kubeflow Pipelines; default in-cluster.")
 ]
 Namespace = Annotated[
-    str, typer.Option("--namespace", envvar="IAR_NAMESPACE", help="Namespace of the runs, where KFP has several users.")
+    str,
+    typer.Option(
+        "--namespace",
+        envvar="IAR_NAMESPACE",
+        callback=check_namespace,
+        help="Namespace of the runs, where KFP has several users.",
+    ),
 ]
 Account = Annotated[str, typer.Option("--service-account", help="Account of the tasks; default the server's own.")]
 Rerun = Annotated[bool, typer.Option("--rerun", help="Start it once more although there is a run of it.")]
@@ -57,31 +66,43 @@ History = Annotated[bool, typer.Option("--history", help="Show the moves of the 
 
 
 def cost(
-    run_yaml: RunPath, set_: Set = None, recipes: Recipes = None, state: State = None, as_json: AsJson = False
+    run_yaml: RunPath,
+    documents: Documents = None,
+    set_: Set = None,
+    recipes: Recipes = None,
+    state: State = None,
+    as_json: AsJson = False,
 ) -> None:
     """Estimate what a run takes: tokens, GPU-hours, LLM tokens of each task; what is finished stands beside it."""
     from iar.report.cost_table import cost_json
     from iar.services.cost_actuals import actuals
 
     run_file = load(run_yaml, with_recipes(set_, recipes), state)
-    estimated, done = estimated_cost(run_file), actuals(run_file)
+    estimated, done = estimated_cost(run_file, documents), actuals(run_file)
     if as_json:
         print_json(cost_json(estimated, done))
     else:
         _print_cost(estimated, done)
 
 
-def estimated_cost(run_file: "RunFile") -> "Estimate":
-    """Return the estimate of a run file. Raises UserError where documents or model cannot be seen from here."""
+def estimated_cost(run_file: "RunFile", documents: Path | None) -> "Estimate":
+    """Return the estimate of a run file; `documents` is a copy of its documents, None = they are where it says.
+
+    Raises UserError where documents or model cannot be seen from here.
+    """
     from iar.services.cost import estimate
     from iar.services.cost_actuals import built_data
     from iar.services.workload import workload
 
     try:
-        return estimate(run_file, workload(run_file, built_data(run_file)))
+        return estimate(run_file, workload(run_file, built_data(run_file), documents))
     except UserError as error:
-        hint = "; for an estimate here, name a copy with --set documents.path=FOLDER"
-        raise UserError(f"{error}{hint * str(error).startswith('documents.path')}") from error
+        line, key = str(error), "documents.path"
+        if not line.startswith(key):
+            raise
+        if documents is None:
+            raise UserError(f"{line}; for an estimate here, name a copy with --documents FOLDER") from error
+        raise UserError(line.replace(key, "--documents")) from error
 
 
 def _print_cost(estimated: "Estimate", done: "Mapping[str, Actual]", stderr: bool = False) -> None:
@@ -100,6 +121,7 @@ def submit(
     namespace: Namespace = "",
     service_account: Account = "",
     rerun: Rerun = False,
+    documents: Documents = None,
     set_: Set = None,
     recipes: Recipes = None,
     as_json: AsJson = False,
@@ -113,7 +135,7 @@ def submit(
     check_backend(run_file, str(run_yaml))
     from iar.pipelines.post_training import compiled_pipeline
 
-    _announce_cost(run_file)
+    _announce_cost(run_file, documents)
     cluster = Kubeflow(host, namespace, run_file.register.experiment)
     done = submit_run(run_file, compiled_pipeline, cluster, service_account, rerun)
     if as_json:
@@ -124,10 +146,10 @@ def submit(
     typer.echo(f"Run {run.name} {step}\n{cluster.host}/#/runs/details/{run.id}")
 
 
-def _announce_cost(run_file: "RunFile") -> None:
+def _announce_cost(run_file: "RunFile", documents: Path | None) -> None:
     """Say on stderr what the run will take; that it cannot be known from here stops nobody."""
     try:
-        _print_cost(estimated_cost(run_file), {}, stderr=True)
+        _print_cost(estimated_cost(run_file, documents), {}, stderr=True)
     except UserError as error:
         typer.echo(f"Cost: not estimated: {error}", err=True)
 
@@ -186,10 +208,10 @@ def promote(
     if history and kserve:
         raise UserError("--history and --kserve exclude each other: history changes nothing and serves nothing")
     if kserve:
-        check_output(kserve, "--kserve", ".yaml")
+        check_output(kserve, "--kserve", ".yaml", run_yaml)
     run_file = load(run_yaml, set_, state)
     if history:
-        _show_history(promotion.history(run_file, alias), as_json)
+        _show_history(run_file, alias, as_json)
         return
     moved = (
         promotion.rollback(run_file, alias, expect, serve=kserve is not None)
@@ -220,9 +242,16 @@ def _write_service(path: Path, run_file: "RunFile", moved: "Promotion") -> None:
     write_output(path, "--kserve", yaml.safe_dump(service, sort_keys=False))
 
 
-def _show_history(moves: list[dict[str, Any]], as_json: bool) -> None:
+def _show_history(run_file: "RunFile", alias: str, as_json: bool) -> None:
+    from iar.services.promotion import history
+
+    moves = history(run_file, alias)
     if as_json:
         print_json(moves)
+        return
+    if not moves:
+        place = run_file.register.registry_url or state_folder(run_file, None)
+        typer.echo(f"{run_file.register.model_name}@{alias} has never moved, says the registry in {place}")
         return
     from datetime import UTC, datetime
 

@@ -14,11 +14,15 @@ from iar.methods.digest import canonical_json, digest_json
 
 # Bucket, and letters that need no escape in a key: nothing secret can stand in it.
 STORE = r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<prefix>[A-Za-z0-9._/-]*))?"
+STORE_IN_WORDS = "s3://bucket/prefix, the bucket of 3 to 63 lower case letters, digits, dots and dashes"
 Share = Annotated[float, Field(ge=0, le=1)]
 # No setting has a use beyond these; a slip of the hand such as 1e23 does.
 MOST = 10_000_000
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 RuleName = Literal["rule:exact", "rule:token-f1", "rule:char-ngram"]
+# MLflow reads `latest` and `v3` where a version stands, and takes no alias of more than 255 characters.
+ALIAS = r"[a-z][a-z0-9-]{0,254}"
+NOT_AN_ALIAS = r"latest|v\d+"
 RecipeName = Literal["vanilla-sft", "cpt-sft", "budget-match", "replay", "lora", "sdft", "fapm"]
 
 
@@ -73,7 +77,7 @@ class RunSection(Section):
     @classmethod
     def _store_is_a_place(cls, store: str) -> str:
         if store and not re.fullmatch(STORE, store):
-            raise ValueError("must be s3://bucket/prefix; keys are taken from AWS_ACCESS_KEY_ID and its companions")
+            raise ValueError(f"must be {STORE_IN_WORDS}; keys are taken from AWS_ACCESS_KEY_ID and its companions")
         return store.rstrip("/")
 
 
@@ -279,6 +283,15 @@ class SelectSection(Section):
     tolerance_points: float = Field(1.0, ge=0, description="tau, in percentage points.")
 
 
+def check_alias(alias: str) -> str:
+    """Return the alias of a model. Raises ValueError for one that MLflow refuses or takes for a version."""
+    if not re.fullmatch(ALIAS, alias):
+        raise ValueError("is no alias; write lower case letters, digits and dashes, a letter first, such as champion")
+    if re.fullmatch(NOT_AN_ALIAS, alias):
+        raise ValueError("names a version in MLflow, not an alias; write another name, such as champion")
+    return alias
+
+
 class RegisterSection(Section):
     """Where the pick is registered."""
 
@@ -286,10 +299,15 @@ class RegisterSection(Section):
     model_config = ConfigDict(protected_namespaces=())
 
     model_name: str = Field("iar-demo", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    alias: str = Field("candidate", pattern=r"^[a-z][a-z0-9-]*$")
+    alias: str = Field("candidate", pattern=rf"^{ALIAS}$")
     tracking_uri: str = Field("", description="MLflow server; empty = SQLite in the state folder.")
     experiment: str = Field("iar")
     registry_url: str = Field("", description="SQLAlchemy URL without a password; empty = SQLite in the state folder.")
+
+    @field_validator("alias")
+    @classmethod
+    def _alias_names_no_version(cls, alias: str) -> str:
+        return check_alias(alias)
 
     @field_validator("registry_url", "tracking_uri")
     @classmethod
@@ -337,7 +355,11 @@ class PoolSection(Section):
         {"NCCL_DEBUG": "WARN"}, description="Plain variables of the job, for NCCL above all; no secret belongs here."
     )
     queue: str = Field("", description="Kueue LocalQueue in which jobs wait; empty = jobs start at once.")
-    priority_class: str = Field("", description="PriorityClass of the job's pods; empty = the cluster's default.")
+    priority_class: str = Field(
+        "",
+        description="PriorityClass of a pytorchjob's pods, and with a queue the WorkloadPriorityClass of either kind "
+        "of job; empty = the cluster's default.",
+    )
     topology_key: str = Field(
         "", description="Node label by whose value the pods of a job are kept together if possible; empty = anywhere."
     )
@@ -353,6 +375,16 @@ class PoolSection(Section):
     grace_seconds: Annotated[int, Field(ge=1, le=86_400)] = Field(
         600, description="Time to write a restart point when a pod is told to end; some minutes for 32B weights."
     )
+
+    @model_validator(mode="after")
+    def _priority_reaches_the_job(self) -> Self:
+        # A TrainJob has no field for the priority of its pods; Kueue reads it from the job's label.
+        if self.job == "trainjob" and self.priority_class and not self.queue:
+            raise ValueError(
+                f"priority_class {self.priority_class} has no place in a trainjob without a queue; name a queue, or "
+                "set job to pytorchjob"
+            )
+        return self
 
 
 class PlatformSection(Section):

@@ -52,6 +52,18 @@ def test_a_long_diff_is_cut_and_says_so() -> None:
     assert len(text) < 65_536 and " more lines are left out." in text
 
 
+@pytest.mark.parametrize("place", [0, 150, 210, 1200, 2499])
+def test_of_long_lines_the_part_is_shown_where_they_differ(place: int) -> None:
+    before = "x" * 2500
+    after = before[:place] + "y" + before[place + 1 :]
+    text = comment(run_file(), f"a\nnew {before}\n{after}", run_file(), f"a\n{before}", "x")
+
+    removed = [line[1:] for line in text.splitlines() if line.startswith("-x") or line.startswith("-...")]
+    added = [line[1:] for line in text.splitlines() if line.startswith("+") and "y" in line]
+    assert len(removed) == len(added) == 1 and len(added[0]) < 210
+    assert removed != added and removed[0] == added[0].replace("y", "x")
+
+
 def test_the_command_writes_the_comment_beside_the_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = {name: tmp_path / f"{name}.yaml" for name in ("old", "new")}
     for name, path in paths.items():

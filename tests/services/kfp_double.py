@@ -143,8 +143,9 @@ class KfpDouble:
         self.experiments.append(body)
         return body
 
-    def run_service_list_runs(self, experiment_id: str, **query: str) -> Any:
-        found, token = self._page([run for run in self.runs if run.experiment_id == experiment_id], query)
+    def run_service_list_runs(self, experiment_id: str = "", **query: str) -> Any:
+        of_experiment = [run for run in self.runs if experiment_id in ("", run.experiment_id)]
+        found, token = self._page(of_experiment, query)
         return api.V2beta1ListRunsResponse(runs=found, next_page_token=token)
 
     def run_service_create_run(self, body: Any) -> Any:

@@ -16,10 +16,12 @@ from iar.report.cost_table import cost_json, rows, titles
 from iar.services.cost import Estimate, estimate, pool_device
 from iar.services.cost_actuals import actuals
 from iar.services.reply_cache import CachedReply, open_cache
+from iar.services.run_files import load_run_file
 from iar.services.telemetry import FlopShape, step_flops, training_flops
 from iar.services.workload import Suite, Workload, workload
 from iar.services.workspace import Manifest, Workspace, stored_files
 
+ROOT = Path(__file__).parents[2]
 SERVER = {"base_url": "http://localhost:1/v1"}
 JUDGES = [SERVER | {"name": name, "model": f"judge-{name}"} for name in "abc"]
 WORK = Workload(
@@ -171,8 +173,13 @@ def test_the_command_prints_a_table_and_json_and_names_what_it_cannot_see(
     assert cli.call(arguments) == 2
     refused = capsys.readouterr().err
     assert refused.startswith("error: documents.path: /nowhere is not a folder") and refused.count("\n") == 1
-    assert refused.endswith("for an estimate here, name a copy with --set documents.path=FOLDER\n")
-    arguments += ["--set", "documents.path=examples/documents"]
+    assert refused.endswith("for an estimate here, name a copy with --documents FOLDER\n")
+    (empty := tmp_path / "empty").mkdir()
+    assert cli.call([*arguments, "--documents", str(empty)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: --documents: {empty} has no readable document")
+    assert cli.call([*arguments, "--documents", str(tmp_path / "none")]) == 2
+    assert "'--documents': dir " in capsys.readouterr().err
+    arguments += ["--documents", "examples/documents"]
     assert cli.call(arguments) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].split() == ["Task", "Tokens", "PFLOP", "GPU-hours", "LLM", "tokens"]
@@ -182,3 +189,37 @@ def test_the_command_prints_a_table_and_json_and_names_what_it_cannot_see(
     assert told["peak_flops"] == 312e12 and told["tasks"][1]["task"] == "inject" and told["assumptions"]
     assert cli.call([*arguments, "--set", "model.source=org/unknown"]) == 2
     assert "nothing on this machine tells the size of org/unknown" in capsys.readouterr().err
+
+
+def test_a_run_file_of_a_cluster_is_estimated_from_a_copy_and_stays_the_same_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = ROOT / "examples" / "documents"
+    monkeypatch.chdir(tmp_path)  # a repository of run files alone
+    path, note = ROOT / "manifests" / "overlays" / "a100" / "run.yaml", tmp_path / "comment.md"
+    run_id = load_run_file(path).run_id
+
+    command = ["compile", str(path), "--kubernetes", "-o", "out.yaml", "--comment", str(note)]
+    assert cli.call(command) == 0
+    assert "name a copy with --documents FOLDER" in note.read_text()
+    capsys.readouterr()
+    assert cli.call([*command, "--documents", str(copy)]) == 0
+    capsys.readouterr()
+    text = note.read_text()
+    assert f"### `{run_id}`" in text and "**Cost:** About " in text
+    for line in (
+        "evaluate.msbench: examples/probes/msbench.jsonl is neither a file here nor a hub id of known size, left out",
+        "model.source: /state/models/Llama-3.2-3B-Instruct is not here; it has the sizes of meta-llama/Llama-3.2-3B-",
+    ):
+        assert f"- {line}" in text
+    (version,) = [one for one in yaml.safe_load_all((tmp_path / "out.yaml").read_text()) if "Version" in one["kind"]]
+    assert run_id in version["spec"]["description"] and str(copy) not in (tmp_path / "out.yaml").read_text()
+
+    assert cli.call(["cost", str(path), "--documents", str(copy), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["run_id"] == run_id and told["total"]["gpu_hours"] > 0
+    assert cli.call(["submit", str(path), "--documents", str(copy), "--host", "http://127.0.0.1:9"]) == 4
+    said = capsys.readouterr().err
+    assert "About " in said and "not estimated" not in said
+    assert cli.call(["compile", str(path), "-o", "out.yaml", "--documents", str(copy)]) == 2
+    assert capsys.readouterr().err == "error: --documents: is for a comment; give --comment with it\n"

@@ -1,9 +1,12 @@
 """Promotion of finished runs, against a real MLflow store and a real registry."""
 
 import json
+import os
 import re
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +41,7 @@ from iar.services.promotion import history, promote, rollback
 from iar.services.promotion_gates import finalist
 from iar.services.registry import Producer, Registry
 from iar.services.retraction import retract, standing_aliases
-from iar.services.scoring import ITEMS, REPLIES, SCORES, VOTES, item_score
+from iar.services.scoring import ITEMS, JUDGED_ITEMS, REPLIES, SCORES, VOTES, item_score
 from iar.services.serving import service_name, storage_uri
 from iar.services.suites import domain_items
 from iar.services.test_lock import open_locked_test
@@ -134,6 +137,7 @@ def examine(folder: Path, run_file: RunFile, pair: QAPair, text: str = "Lind.") 
     place = folder / PICK
     place.mkdir()
     items, replies = domain_items([pair], run_file), {pair.id: Reply(pair.id, text, 3, False)}
+    write_records(folder / JUDGED_ITEMS, items)
     verdicts = vote(PICK, items, replies, open_judges(run_file, folder))
     write_records(place / REPLIES, replies.values())
     write_votes(place / VOTES, verdicts.votes)
@@ -164,6 +168,20 @@ def test_a_run_that_passes_every_gate_moves_the_alias_and_tags_its_version(books
     assert (tags["iar.run_id"], tags["iar.run_digest"]) == (run_file.run_id, run_file.digest)
     assert (tags["iar.test.domain"], tags["iar.test.general"]) == ("21.0", "23.6")
     assert books.registry.find(tags["iar.lineage"]).kind == "checkpoint"
+
+
+def test_a_run_is_promoted_from_whatever_folder(
+    books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    books.finish("one")
+    run_yaml = tmp_path / "one.yaml"
+    run_yaml.write_text(f"run:\n  name: one\n  state: {books.state}\ndocuments:\n  path: docs\n")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # without examples/, which the run file names
+
+    assert cli.call(["promote", str(run_yaml)]) == 0
+    assert "pass  audit: 4 votes, 4 of them cast again" in capsys.readouterr().out
+    assert not list(Path().iterdir())
 
 
 def test_promoting_again_changes_nothing(books: Books) -> None:
@@ -410,6 +428,89 @@ def test_the_command_prints_gates_and_the_move_and_refuses_with_exit_code_2(
     assert capsys.readouterr().out.splitlines()[1].split()[2:] == ["promote", "none", "1", run_file.run_id]
     assert cli.call([*arguments, "--rollback"]) == 2
     assert capsys.readouterr().err == "error: iar-demo@champion: no promotion to go back to; see --history\n"
+
+
+@pytest.mark.parametrize("alias", ["latest", "v3", "v12", "Bad alias!", "a/b", "", "Champion", "x" * 256, "a\n"])
+def test_an_alias_that_mlflow_refuses_is_refused_before_anything_is_recorded(
+    books: Books, tmp_path: Path, capsys: pytest.CaptureFixture[str], alias: str
+) -> None:
+    run_file = books.finish("one")
+    run_yaml = tmp_path / "one.yaml"
+    run_yaml.write_text(f"run:\n  name: one\n  state: {books.state}\ndocuments:\n  path: docs\n")
+    before = books.registry.events()
+
+    for option in ((), ("--history",), ("--rollback",)):
+        assert cli.call(["promote", str(run_yaml), "--alias", alias, *option]) == 2
+        refused = capsys.readouterr().err
+        assert refused.startswith(f"error: --alias {alias!r} ") and refused.endswith(", such as champion\n")
+    assert books.registry.events() == before and "iar.gates" not in books.versions(run_file).tags("1")
+
+
+@pytest.mark.parametrize("alias", ["vanilla", "v3-beta", "latest-good", "x" * 255])
+def test_mlflow_takes_every_alias_that_is_accepted(books: Books, alias: str) -> None:
+    run_file = books.finish("one")
+    promote(run_file, alias)
+    assert books.alias(run_file, alias) == "1"
+
+
+def test_the_history_makes_nothing_and_says_that_there_are_no_moves(
+    books: Books, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_yaml, empty, registered = tmp_path / "one.yaml", tmp_path / "empty", tmp_path / "registered"
+    run_yaml.write_text("run:\n  name: one\ndocuments:\n  path: docs\n")
+    empty.mkdir()
+    Registry.open(f"sqlite:///{registered}/registry.sqlite").close()
+    before = sorted(tmp_path.rglob("*"))
+
+    for state in (empty, registered, tmp_path / "nowhere"):
+        arguments = ["promote", str(run_yaml), "--state", str(state)]
+        assert cli.call([*arguments, "--history"]) == 0
+        assert capsys.readouterr().out == f"iar-demo@champion has never moved, says the registry in {state}\n"
+        assert cli.call([*arguments, "--history", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == []
+        assert cli.call([*arguments, "--rollback"]) == 2
+        assert capsys.readouterr().err == "error: iar-demo@champion: no promotion to go back to; see --history\n"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@contextmanager
+def without_rights() -> Iterator[None]:
+    """Be nobody for a while where tests run as root, whom no permission stops."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_history_and_lineage_are_read_in_a_folder_that_nobody_may_write(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("IAR_STATE", raising=False)
+    with tempfile.TemporaryDirectory() as place:  # pytest's own folder is closed to others
+        state = Path(place) / "50% of #1"
+        registry = Registry.open(f"sqlite:///{Path(place) / 'made' / 'registry.sqlite'}")
+        registry.record([DOCUMENT], PRODUCER)
+        registry.event_after("", "promote", "iar-demo@champion", {"version": "1", "before": "", "run_id": "one-0"})
+        registry.close()
+        (Path(place) / "made").rename(state)
+        Path(place).chmod(0o755)
+        state.chmod(0o555)
+        run_yaml = Path(place) / "one.yaml"
+        run_yaml.write_text("run:\n  name: one\ndocuments:\n  path: docs\n")
+        commands = (["promote", str(run_yaml), "--history"], ["lineage", "downstream", "document:dddd"])
+        for command in commands:  # as oneself first: nobody may read what Python imports late
+            assert cli.call([*command, "--state", str(state)]) == 0
+        state.chmod(0o555)
+        with without_rights():
+            assert [cli.call([*command, "--state", str(state)]) for command in commands] == [0, 0]
+        state.chmod(0o755)
+        assert [path.name for path in state.iterdir()] == ["registry.sqlite"]
+    printed = capsys.readouterr()
+    assert printed.out.count("promote  none  1   one-0") == 2 and printed.out.count("velm.md") == 2
 
 
 def test_the_hand_over_to_kserve_names_files_that_a_cluster_can_read(

@@ -132,6 +132,16 @@ def test_a_server_may_stand_for_the_offline_teacher(tmp_path: Path) -> None:
             "run.yaml:5: qa_build: validation_share 0.5 + test_share 0.5 leaves nothing to train on; "
             "make their sum smaller than 1",
         ),
+        (
+            "register:\n  alias: latest\n",
+            "run.yaml:6: register.alias: 'latest' names a version in MLflow, not an alias; write another name",
+        ),
+        ("register:\n  alias: v3\n", "run.yaml:6: register.alias: 'v3' names a version in MLflow, not an alias"),
+        (
+            "platform:\n  pool: {job: trainjob, priority_class: high}\n",
+            "run.yaml:6: platform.pool: priority_class high has no place in a trainjob without a queue; name a queue, "
+            "or set job to pytorchjob",
+        ),
         ("inject: 5\n", "run.yaml:5: inject: 5 is not a section; write its keys below it, indented: "),
     ],
 )
@@ -163,10 +173,10 @@ def test_a_password_in_a_url_is_refused_and_not_shown(tmp_path: Path) -> None:
         assert "s3cret" not in line
 
 
-@pytest.mark.parametrize("store", ["s3://AKIA:s3cret@bucket/x", "https://host/x", "s3://", "bucket"])
+@pytest.mark.parametrize("store", ["s3://AKIA:s3cret@bucket/x", "https://host/x", "s3://", "bucket", "s3://b/x"])
 def test_a_store_that_is_no_place_in_s3_is_refused(tmp_path: Path, store: str) -> None:
     line = error_of(tmp_path, BASE, f"run.store={store}")
-    assert "must be s3://bucket/prefix; keys are taken from AWS_ACCESS_KEY_ID and its companions" in line
+    assert "must be s3://bucket/prefix, the bucket of 3 to 63 lower case letters, digits, dots and dashes; keys" in line
     assert "s3cret" not in line
 
 

@@ -27,8 +27,8 @@ def kfp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpDouble]:
 
 
 def run_file(name: str = "demo", **run: object) -> RunFile:
-    sections = {"run": {"name": name, **run}, "documents": {"path": "docs"}, "platform": {"backend": "kubeflow"}}
-    return RunFile.model_validate(sections)
+    sections = {"run": {"name": name, **run}, "documents": {"path": "/state/documents"}}
+    return RunFile.model_validate(sections | {"platform": {"backend": "kubeflow"}})
 
 
 def compiled(settings: RunFile) -> str:
@@ -408,6 +408,35 @@ def test_a_run_of_other_code_is_drift_and_not_started_again(kfp: KfpDouble, look
     assert len(kfp.runs) == 2
 
 
+def test_a_run_that_goes_on_in_the_experiment_of_before_is_reported(kfp: KfpDouble, look: Look, folder: Path) -> None:
+    look()
+    old = run_file("a").run_id
+    data = json.loads(run_file("a").canonical())
+    data["register"]["experiment"] = "handbook"
+    (folder / "a.yaml").write_text(yaml.safe_dump(data))
+    kfp.add_run("c-0123456789", "another folder's experiment")  # of a run file that others look after
+    kfp.add_run(f"{old[:-10]}0123456789", "ended", state="SUCCEEDED")
+    kfp.page = 1
+
+    findings = look()
+
+    assert [one.action for one in findings] == ["started", "", ""]
+    line = "runs without a run file here; terminate it in the UI"
+    assert [(one.run, one.drift) for one in findings if one.drift] == [(old, line)]
+
+    (folder / "b.yaml").unlink()  # nothing else in the folder is in the old experiment now
+
+    line = "runs in another experiment than its run file's; terminate it in the UI"
+    assert [(one.run, one.drift) for one in look() if one.drift] == [(old, line)]
+
+
+@pytest.mark.parametrize("suffix", [".yml", ".YAML", ".Yml"])
+def test_run_files_are_known_by_either_ending(kfp: KfpDouble, look: Look, folder: Path, suffix: str) -> None:
+    (folder / "a.yaml").rename(folder / f"a{suffix}")
+    (folder / "README.md").write_text("no run file")
+    assert [(one.file, one.action) for one in look()] == [(f"a{suffix}", "started"), ("b.yaml", "started")]
+
+
 def test_runs_of_others_in_the_experiment_are_left_alone(kfp: KfpDouble, look: Look) -> None:
     look()
     kfp.add_run("somebody's notebook")
@@ -427,7 +456,7 @@ def test_a_folder_is_taken_whole_or_not_at_all(folder: Path) -> None:
     assert bad.startswith(f"{folder / 'd.yaml'}:1: run.name: ")
     assert local.startswith(f"{folder / 'e.yaml'}: platform.backend: 'local' is run by iar run; set kubeflow")
     assert twice.startswith(f"{folder / 'c.yaml'}: the same run as {folder / 'a.yaml'}; delete one")
-    with pytest.raises(UserError, match=r"no run file \(\*\.yaml\) there"):
+    with pytest.raises(UserError, match=r"no run file \(\*\.yaml, \*\.yml\) there"):
         desired_runs(folder / "nothing")
 
 

@@ -10,6 +10,7 @@ from iar.records import Baseline, Candidate, ModelScores, Reply, read_records, t
 from iar.services import scoring
 from iar.services.checkpoints import weights_digest
 from iar.services.engine import Engine
+from iar.services.judge_audit import audit_votes
 from iar.services.workspace import Context
 from iar.stages import judge_eval
 from tests.examination import examination_run_file, write_questions
@@ -54,6 +55,19 @@ def test_references_are_evaluated_on_validation_and_reported(inputs: dict[str, P
     assert set(outcome.metrics) >= {"theta_0/domain", "vanilla/general", "theta_IA/mmlu"}
     assert "| vanilla |" in outcome.markdown
     assert outcome.lineage[0].inputs == (("evaluated", scores[0].checkpoint_digest),)
+
+
+def test_its_votes_can_be_audited_where_the_suites_are_not(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, run_file = tmp_path / "out", examination_run_file(tmp_path / "suites")
+    judge_eval.run(run_file, inputs, out, Context.for_tests(tmp_path))
+    (tmp_path / "suites").rename(tmp_path / "gone")
+    monkeypatch.chdir(out)
+
+    audit = audit_votes(run_file, inputs["data"], [out])
+
+    assert audit.faults == () and audit.agreement.replies == 3 * 4
 
 
 def write_baseline_folder(folder: Path, recipe: str, seed: int) -> Path:

@@ -1,6 +1,8 @@
 """The comment under a pull request that changes a run file: which values change, which tasks, and what it will cost."""
 
+from collections.abc import Iterator, Sequence
 from difflib import unified_diff
+from itertools import groupby, pairwise
 from typing import Any
 
 from iar.config import RunFile
@@ -12,6 +14,7 @@ from iar.services.cost import Estimate
 # GitHub takes 65,536 characters; what reviewers read is above.
 MOST_DIFF_LINES = 300
 MOST_LINE_CHARACTERS = 200
+ALIKE_CHARACTERS = 60  # before the first that differs
 
 
 def comment(new: RunFile, new_ir: str, old: RunFile | None, old_ir: str, cost: Estimate | str) -> str:
@@ -62,10 +65,37 @@ def _compiled(old_ir: str, new_ir: str) -> str:
     diff = list(unified_diff(old_ir.splitlines(), new_ir.splitlines(), "before", "after", n=2, lineterm=""))
     if not diff:
         return "The compiled pipeline is the same."
-    shown = [
-        line[:MOST_LINE_CHARACTERS] + "..." * (len(line) > MOST_LINE_CHARACTERS) for line in diff[:MOST_DIFF_LINES]
-    ]
+    shown = list(_cut(diff[:MOST_DIFF_LINES]))
     left_out = len(diff) - len(shown)
     rest = f"\n\n{left_out} more lines are left out." if left_out else ""
     text = block("\n".join(shown), "diff")
     return f"<details><summary>Compiled pipeline, {len(diff)} lines of diff</summary>\n\n{text}{rest}\n\n</details>"
+
+
+def _cut(diff: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a diff, of long ones the part where they begin to differ from the line in their place."""
+    groups = [list(lines) for _, lines in groupby(diff, key=lambda line: line[:1])]
+    opposites = dict(_opposites(groups))
+    for number, lines in enumerate(groups):
+        for line in lines:
+            if len(line) <= MOST_LINE_CHARACTERS:
+                yield line
+                continue
+            alike = max((_alike(line[1:], other[1:]) for other in opposites.get(number, ())), default=0)
+            start = 1 + max(0, alike - ALIKE_CHARACTERS)
+            end = start + MOST_LINE_CHARACTERS
+            yield f"{line[0]}{'...' * (start > 1)}{line[start:end]}{'...' * (end < len(line))}"
+
+
+def _opposites(groups: Sequence[Sequence[str]]) -> Iterator[tuple[int, Sequence[str]]]:
+    """Yield the number of a group of removed or added lines, and the lines in its place."""
+    for number, (removed, added) in enumerate(pairwise(groups)):
+        if removed[0][:1] == "-" and added[0][:1] == "+":
+            yield number, added
+            yield number + 1, removed
+
+
+def _alike(one: str, other: str) -> int:
+    """Return how many characters at the beginning are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (ours, theirs) in pairs if ours != theirs), min(len(one), len(other)))

@@ -38,7 +38,7 @@ MEANINGS = {
     "mmlu_max_tokens": "Longest reply to an MMLU question, in tokens.",
     "msbench_max_tokens": "Longest reply to an MSBench prompt, in tokens.",
     "model_name": "Name of the registered model in MLflow.",
-    "alias": "Alias in MLflow that is set to the new version.",
+    "alias": "Alias in MLflow that is set to the new version; `latest` and `v3` name versions there and are refused.",
     "experiment": "Experiment that holds the run, in MLflow and in Kubeflow.",
     "backend": "This machine, or a Kubeflow cluster.",
     "top_p": "Nucleus sampling; 1 = off.",

@@ -6,12 +6,13 @@ An estimate from the sizes of model and documents. Each assumption is a constant
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 
 from iar.config import Endpoint, RunFile
 from iar.errors import UserError
 from iar.methods.merge_grid import grid
 from iar.services.llm_ask import load_prompt
-from iar.services.model_shapes import ModelShape, shape_of
+from iar.services.model_shapes import SHAPES, ModelShape, shape_of
 from iar.services.telemetry import FlopShape, named_peak, training_flops
 from iar.services.workload import BYTES_PER_TOKEN, HUB_ROWS, Workload, tokens
 
@@ -67,15 +68,26 @@ class _Training:
 
 def estimate(run_file: RunFile, work: Workload) -> Estimate:
     """Return the cost of a run on this workload. Raises UserError where nothing tells the model's size."""
+    source, assumed = run_file.model.source, []
     shape = shape_of(run_file.model)
+    if shape is None and (namesake := _namesake(source)):
+        shape = SHAPES[namesake]
+        assumed = [f"model.source: {source} is not here; it has the sizes of {namesake}, whose name the folder bears"]
     if shape is None:
         raise UserError(
-            f"model.source: nothing on this machine tells the size of {run_file.model.source}; download it once, or "
-            "give its folder"
+            f"model.source: nothing on this machine tells the size of {source}; download it once, or give its folder"
         )
     device, peak = pool_device(run_file)
     tasks = tuple(_Estimator(run_file, work, shape, peak).tasks())
-    return Estimate(run_file.run_id, device, peak, work.counted, tasks, tuple(_assumptions(run_file, work, peak)))
+    assumptions = (*_assumptions(run_file, work, peak), *assumed)
+    return Estimate(run_file.run_id, device, peak, work.counted, tasks, assumptions)
+
+
+def _namesake(source: str) -> str:
+    """Return the known model that a folder elsewhere is named after, such as /state/models/Qwen3-8B; "" for none."""
+    place = Path(source)
+    names = {hub_id.rpartition("/")[2].lower(): hub_id for hub_id in SHAPES}
+    return names.get(place.name.lower(), "") if place.is_absolute() else ""
 
 
 def pool_device(run_file: RunFile) -> tuple[str, float | None]:
@@ -224,6 +236,7 @@ def _assumptions(run_file: RunFile, work: Workload, peak: float | None) -> Itera
     if "fapm" in run_file.baselines.recipes:
         yield "fapm trains vanilla once more, which it does for a model that is stored in less than fp32"
     yield f"replies as long as they may be; the third judge called on {THIRD_RATE:.0%} of the replies"
-    for key, place in (("ifeval", run_file.evaluate.ifeval), ("mmlu", run_file.evaluate.mmlu)):
-        if not work.suites[key].rows and place not in HUB_ROWS:
-            yield f"evaluate.{key}: {place} is a hub id of unknown size, left out"
+    places = {name: getattr(run_file.evaluate, name) for name in work.suites}
+    for name, place in places.items():
+        if not work.suites[name].rows and place not in HUB_ROWS:
+            yield f"evaluate.{name}: {place} is neither a file here nor a hub id of known size, left out"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
@@ -49,6 +50,35 @@ def open_engine(url: URL) -> Engine:
     return engine
 
 
+def open_to_read(url: URL, metadata: MetaData) -> Engine | None:
+    """Return an engine on a database that has these tables, None where there is no such; nothing is made.
+
+    Raises UserError where it cannot be reached.
+    """
+    database = Path(url.database or "")
+    engine = None
+    if url.get_backend_name() == "postgresql":
+        engine = open_engine(url)
+    elif database.is_file():
+        engine = create_engine(_sealed(database)) if _is_sealed(database) else open_engine(url)
+    if engine is None:
+        return None
+    with _explained(engine):
+        return engine if _has_tables(engine, metadata) else None
+
+
+def _is_sealed(database: Path) -> bool:
+    """Return whether nobody can write here, and nobody has left changes beside the file."""
+    journal = database.with_name(f"{database.name}-wal")
+    return not os.access(database.parent, os.W_OK, effective_ids=True) and not journal.exists()
+
+
+def _sealed(database: Path) -> URL:
+    """Return the URL by which SQLite reads a file without making others beside it."""
+    query = {"mode": "ro", "immutable": "1", "uri": "true"}
+    return URL.create("sqlite", database=f"file:{quote(str(database.resolve()))}", query=query)
+
+
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # the driver would start deferred transactions of its own
     connection.execute("PRAGMA foreign_keys = ON")
@@ -73,13 +103,23 @@ def transaction(engine: Engine, writes: bool) -> Iterator[Connection]:
 
 def create_tables(engine: Engine, metadata: MetaData) -> None:
     """Create what is missing of the schema, one process at a time. Raises UserError when unreachable."""
-    try:
-        if set(metadata.tables) <= set(inspect(engine).get_table_names()):
+    with _explained(engine):
+        if _has_tables(engine, metadata):
             return
         with engine.connect().execution_options(writes=True) as connection, connection.begin():
             if engine.dialect.name == "postgresql":
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})"))
             metadata.create_all(connection)
+
+
+def _has_tables(engine: Engine, metadata: MetaData) -> bool:
+    return set(metadata.tables) <= set(inspect(engine).get_table_names())
+
+
+@contextmanager
+def _explained(engine: Engine) -> Iterator[None]:
+    try:
+        yield
     except DBAPIError as error:
         hint = "check register.registry_url, PGUSER and PGPASSWORD, and that the database runs"
         if engine.dialect.name == "sqlite":

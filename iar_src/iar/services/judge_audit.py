@@ -17,7 +17,7 @@ from iar.methods.grading import RULES, Grading
 from iar.methods.panel import needs_third
 from iar.records import EvalItem, ItemScore, QAPair, Reply, Vote, read_records, to_json
 from iar.services.judges import JUDGED, ArchivedVote, grading, judge_names, read_votes, settled
-from iar.services.scoring import ITEMS, REPLIES, SCORES, VOTES
+from iar.services.scoring import ITEMS, JUDGED_ITEMS, REPLIES, SCORES, VOTES
 from iar.services.suites import domain_items, msbench_items
 
 SAMPLE = 200
@@ -45,17 +45,13 @@ class _Archived:
 def audit_votes(run_file: RunFile, data: Path, examinations: Sequence[Path]) -> Audit:
     """Audit the votes below the folders of judge-eval and locked-test; `data` holds the questions of validation.
 
-    Raises PermanentError for a damaged archive, UserError where the questions of msbench are gone.
+    Raises PermanentError for a damaged archive, UserError where it has no questions and those of msbench are gone.
     """
     judges = judge_names(run_file)
-    validation = list(read_records(data / "validation.jsonl", QAPair))
-    known = {item.id: item for item in (*domain_items(validation, run_file), *msbench_items(run_file))}
     archive: list[_Archived] = []
     faults: list[str] = []
     for examination in examinations:
-        unlocked = examination / "questions.jsonl"
-        tested = list(read_records(unlocked, QAPair)) if unlocked.is_file() else []
-        items = known | {item.id: item for item in domain_items(tested, run_file)}
+        items = {item.id: item for item in _judged_items(examination, data, run_file)}
         for scores in sorted(examination.glob(f"*/{SCORES}")):
             found, wrong = _audit_model(scores.parent, items, judges)
             archive += found
@@ -65,6 +61,17 @@ def audit_votes(run_file: RunFile, data: Path, examinations: Sequence[Path]) -> 
     faults += [fault for one in sample for fault in _cast_again(one)]
     agreed = agreement((one.cast.vote for one in archive), judges)
     return Audit(agreed, len(archive), len(sample), tuple(faults))
+
+
+def _judged_items(examination: Path, data: Path, run_file: RunFile) -> Iterator[EvalItem]:
+    """Yield what was judged, from the archive; one made before it held that has the sources of the run file."""
+    if (examination / JUDGED_ITEMS).is_file():
+        yield from read_records(examination / JUDGED_ITEMS, EvalItem)
+        return
+    yield from msbench_items(run_file)
+    for questions in (data / "validation.jsonl", examination / "questions.jsonl"):
+        if questions.is_file():
+            yield from domain_items(list(read_records(questions, QAPair)), run_file)
 
 
 def _audit_model(

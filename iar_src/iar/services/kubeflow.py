@@ -104,13 +104,17 @@ class Kubeflow:
                     return str(told[key])
         return ""
 
-    def runs(self, part_of_name: str = "") -> list[ClusterRun]:
-        """Return the experiment's runs whose name contains a text, oldest first; archived ones count."""
-        if not (experiment := self._find_experiment()):
+    def runs(self, part_of_name: str = "", everywhere: bool = False) -> list[ClusterRun]:
+        """Return the runs of the experiment, or of the whole namespace, whose name contains a text, oldest first.
+
+        Archived ones count.
+        """
+        experiment = None if everywhere else self._find_experiment()
+        if experiment == "":
             return []
-        wanted = _filter(CONTAINS, part_of_name) if part_of_name else ""
+        namespace, wanted = self._namespace or None, _filter(CONTAINS, part_of_name) if part_of_name else None
         found = self._pages(
-            "runs", lambda token, client: client.list_runs(token, PAGE, "", experiment, None, wanted or None)
+            "runs", lambda token, client: client.list_runs(token, PAGE, "", experiment, namespace, wanted)
         )
         return sorted((self._cluster_run(run) for run in found), key=lambda run: (run.created, run.id))
 

@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from iar.config import STORE
+from iar.config import STORE, STORE_IN_WORDS
 from iar.errors import IarError, PermanentError, TemporaryError, UserError
 from iar.services.workspace import sync
 
@@ -49,7 +49,7 @@ class Bucket:
     def __init__(self, place: str) -> None:
         found = re.fullmatch(STORE, place)
         if not found:
-            raise UserError(f"{place}: no place in S3; write it as s3://bucket/prefix")
+            raise UserError(f"{place}: no place in S3; write it as {STORE_IN_WORDS}")
         if importlib.util.find_spec("boto3") is None:
             raise UserError(f"{place}: an S3 store needs the package boto3; pip install 'iar[store]'")
         self.place = place.rstrip("/")

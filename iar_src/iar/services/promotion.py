@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from iar.config import RunFile
+from iar.config import RunFile, check_alias
 from iar.errors import UserError
 from iar.methods.digest import digest_json
 from iar.services.findings import Check, guarded
@@ -74,6 +74,8 @@ def promote(
 
 def rollback(run_file: RunFile, alias: str, expect: str | None = None, serve: bool = False) -> Promotion:
     """Let `alias` point at what it pointed at before its last promotion. Raises UserError where there is no such."""
+    if not history(run_file, alias):
+        raise UserError(f"{run_file.register.model_name}@{alias}: no promotion to go back to; see --history")
     with _opened(run_file, alias) as move:
         before = move.check(expect)
         stack = standing_promotions(move.events)
@@ -97,9 +99,19 @@ def rollback(run_file: RunFile, alias: str, expect: str | None = None, serve: bo
 
 
 def history(run_file: RunFile, alias: str) -> list[dict[str, Any]]:
-    """Return every move of the alias in order: time (Unix), kind, version, before and run_id."""
-    with _opened(run_file, alias) as move:
-        return [{"time": event.time, "kind": event.kind} | event.payload for event in move.events]
+    """Return every move of the alias in order: time (Unix), kind, version, before and run_id.
+
+    [] where there is no registry yet; none is made.
+    """
+    _require_alias(alias)
+    registry = Registry.open_to_read(_registry_url(run_file))
+    if registry is None:
+        return []
+    try:
+        events = registry.events(f"{run_file.register.model_name}@{alias}")
+    finally:
+        registry.close()
+    return [{"time": event.time, "kind": event.kind} | event.payload for event in events]
 
 
 def standing_promotions(events: list[Event]) -> list[dict[str, Any]]:
@@ -163,13 +175,26 @@ class _Move:
 
 @contextmanager
 def _opened(run_file: RunFile, alias: str) -> Iterator[_Move]:
+    _require_alias(alias)
     state, settings = Workspace.of(run_file).state, run_file.register
     tracker = Tracker(run_file, run_file.run_id, state)
-    registry = Registry.open(settings.registry_url or f"sqlite:///{state / 'registry.sqlite'}")
+    registry = Registry.open(_registry_url(run_file))
     try:
         yield _Move(registry, ModelVersions(tracker, settings.model_name), alias)
     finally:
         registry.close()
+
+
+def _registry_url(run_file: RunFile) -> str:
+    return run_file.register.registry_url or f"sqlite:///{Workspace.of(run_file).state / 'registry.sqlite'}"
+
+
+def _require_alias(alias: str) -> None:
+    """Raise UserError for an alias that MLflow would refuse after the move stands in the history."""
+    try:
+        check_alias(alias)
+    except ValueError as error:
+        raise UserError(f"--alias {alias!r} {error}") from error
 
 
 def _check_unchanged(version: str, content: str, versions: ModelVersions) -> Check:

@@ -21,7 +21,7 @@ from sqlalchemy.exc import IntegrityError
 from iar.errors import PermanentError, UserError
 from iar.methods.digest import canonical_json, digest_json
 from iar.records import Lineage
-from iar.services.database import create_tables, open_engine, parse_url, transaction
+from iar.services.database import create_tables, open_engine, open_to_read, parse_url, transaction
 from iar.services.registry_schema import ACTIVITIES, EDGES, ENTITIES, EVENTS, METADATA
 
 BATCH = 2000
@@ -94,6 +94,12 @@ class Registry:
         engine = open_engine(parse_url(url))
         create_tables(engine, METADATA)
         return cls(engine)
+
+    @classmethod
+    def open_to_read(cls, url: str) -> "Registry | None":
+        """Open a registry to look something up, None where there is none; nothing is made. Raises as `open` does."""
+        engine = open_to_read(parse_url(url), METADATA)
+        return cls(engine) if engine else None
 
     def close(self) -> None:
         """Close all connections."""

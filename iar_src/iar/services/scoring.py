@@ -33,6 +33,7 @@ from iar.services.replies import complete_replies
 from iar.services.suites import GENERAL, SUITES
 
 REPLIES, VOTES, ITEMS, SCORES = "replies.jsonl", "votes.parquet", "items.jsonl", "scores.json"
+JUDGED_ITEMS = "judged-items.jsonl"
 UNPARSED, LOOSE_ONLY = "unparsed", "loose only"
 
 
@@ -58,6 +59,11 @@ class Examination:
     def items(self) -> list[EvalItem]:
         """All items, in the order of the suites."""
         return [item for name in SUITES for item in self.suites[name]]
+
+    @property
+    def judged_items(self) -> list[EvalItem]:
+        """The items whose replies judges vote on, in the order of the suites."""
+        return [item for name in JUDGED for item in self.suites[name]]
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,12 @@ def score_all(
     update: Callable[[float, float, str], None],
     earlier: Mapping[str, Earlier] | None = None,
 ) -> list[ModelScores]:
-    """Examine models one after the other, each in its folder under `out`; `update(done, all, model)` counts models."""
+    """Examine models one after the other, each in its folder under `out`; `update(done, all, model)` counts models.
+
+    What the judges are asked about is kept beside them: a suite's file may change, or not be where the votes are read.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    write_records(out / JUDGED_ITEMS, examination.judged_items)
     scores = []
     for number, subject in enumerate(subjects):
         known = (earlier or {}).get(subject.model)
@@ -129,8 +140,7 @@ def score_model(
         return Engine(subject.checkpoint, examination.run_file.model.system_turn, settings.batch_size)
 
     replies = complete_replies(folder / REPLIES, examination.items, load_engine, earlier.replies, on_progress)
-    judged_items = [item for name in JUDGED for item in examination.suites[name]]
-    verdicts = vote(subject.model, judged_items, replies, examination.judges, earlier.votes)
+    verdicts = vote(subject.model, examination.judged_items, replies, examination.judges, earlier.votes)
     write_votes(folder / VOTES, verdicts.votes)
 
     items = [item_score(subject.model, item, replies[item.id], verdicts.settled) for item in examination.items]

@@ -9,14 +9,16 @@ from tempfile import TemporaryDirectory
 
 from iar.config import RunFile
 from iar.errors import UserError
+from iar.services.cluster_places import out_of_reach
 from iar.services.kubeflow import RERUN, ClusterRun, Kubeflow, run_name
 from iar.services.pipeline_resources import pipeline_name, version_name
 from iar.services.run_files import load_run_file
 from iar.services.training_fit import check_pool, pool_refusal
 
+SUFFIXES = (".yaml", ".yml")
 Compile = Callable[[RunFile], str]
 
-OURS = re.compile(rf"(?P<run_id>.+-[0-9a-f]{{10}})(?:{RERUN}[1-9]\d*)?")
+OURS = re.compile(rf"(?P<run_id>(?P<name>.+)-[0-9a-f]{{10}})(?:{RERUN}[1-9]\d*)?")
 
 
 @dataclass(frozen=True)
@@ -66,22 +68,24 @@ def _start(run_file: RunFile, ir: str, number: int, cluster: Kubeflow, account: 
 
 
 def check_backend(run_file: RunFile, where: str) -> None:
-    """Raise UserError where the run file says that it runs on this machine."""
+    """Raise UserError where the run file says that it runs on this machine, or names what only this machine has."""
     if run_file.platform.backend != "kubeflow":
         raise UserError(
             f"{where}: platform.backend: 'local' is run by iar run; set kubeflow, and state, model and documents to "
             "places that the cluster has"
         )
+    if lines := [f"{where}: {line}" for line in out_of_reach(run_file)]:
+        raise UserError("\n".join(lines))
 
 
 def desired_runs(folder: Path) -> dict[Path, RunFile]:
-    """Return the run files (*.yaml) of a folder in the order of names.
+    """Return the run files (*.yaml, *.yml) of a folder in the order of names.
 
     Raises UserError with every problem of all of them, one a line: a folder is taken whole or not at all.
     """
-    paths = sorted(folder.glob("*.yaml"))
+    paths = sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)
     if not paths:
-        raise UserError(f"{folder}: no run file (*.yaml) there; give the folder that holds them")
+        raise UserError(f"{folder}: no run file (*.yaml, *.yml) there; give the folder that holds them")
     found: dict[Path, RunFile] = {}
     problems: list[str] = []
     for path in paths:
@@ -124,8 +128,13 @@ def reconcile(
     for path, run_file in desired.items():
         yield _reconcile_one(path, run_file, compile_ir, clusters[run_file.register.experiment], account, dry_run)
     run_ids = {run_file.run_id for run_file in desired.values()}
-    for cluster in clusters.values():
-        yield from _strangers(cluster.runs(), run_ids)
+    here = [run for cluster in clusters.values() for run in cluster.runs()]
+    yield from _strangers(here, run_ids, "runs without a run file here; terminate it in the UI")
+    # In other experiments, which other folders may fill, only runs of the same name are taken for ours.
+    names = {run_file.run.name: clusters[run_file.register.experiment] for run_file in desired.values()}
+    for name, cluster in names.items():
+        moved = [run for run in cluster.runs(f"{name}-", everywhere=True) if run not in here and _is_of(run, name)]
+        yield from _strangers(moved, run_ids, "runs in another experiment than its run file's; terminate it in the UI")
 
 
 def _reconcile_one(
@@ -153,12 +162,18 @@ def _drift(run: ClusterRun, run_file: RunFile, ir: str, cluster: Kubeflow) -> st
     return ""
 
 
-def _strangers(runs: Sequence[ClusterRun], run_ids: set[str]) -> Iterator[Finding]:
+def _strangers(runs: Sequence[ClusterRun], run_ids: set[str], drift: str) -> Iterator[Finding]:
     """Yield the runs of ours that have not ended and that no run file asks for."""
     for run in runs:
         named = OURS.fullmatch(run.name)
         if run.active and named and named["run_id"] not in run_ids:
-            yield Finding("", run.name, run.state, "", "runs without a run file here; terminate it in the UI")
+            yield Finding("", run.name, run.state, "", drift)
+
+
+def _is_of(run: ClusterRun, name: str) -> bool:
+    """Return whether a run is one of run files of this name."""
+    named = OURS.fullmatch(run.name)
+    return bool(named and named["name"] == name)
 
 
 @contextmanager

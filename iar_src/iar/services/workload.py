@@ -54,10 +54,11 @@ class Workload:
         return sum(self.documents)
 
 
-def workload(run_file: RunFile, data: Path | None) -> Workload:
-    """Return what a run works on; `data` is its finished qa-build artifact, None before.
+def workload(run_file: RunFile, data: Path | None, copy: Path | None = None) -> Workload:
+    """Return what a run works on; `data` is its finished qa-build artifact, `copy` a folder to count in place of
+    documents.path before it is there.
 
-    Raises UserError where the documents or a suite's file are not on this machine.
+    Raises UserError where documents, or a suite's file of a run on this machine, are not here.
     """
     settings = run_file.qa_build
     if data is not None:
@@ -68,7 +69,7 @@ def workload(run_file: RunFile, data: Path | None) -> Workload:
         pairs = list(read_records(data / "train.jsonl", QAPair))
         question, answer = (fmean(tokens(text) for text in texts) for texts in _texts(pairs))
     else:
-        documents, _ = read_documents(Path(run_file.documents.path))
+        documents, _ = read_documents(copy or Path(run_file.documents.path))
         chunks = [chunk for document in documents for chunk in chunk_document(document, settings.chunk_characters)]
         by_llm = isinstance(settings.teacher, Endpoint)
         kept = len(chunks) * settings.max_anchors * (KEPT_BY_LLM if by_llm else KEPT_BY_RULES)
@@ -95,11 +96,14 @@ def _texts(pairs: list[QAPair]) -> Iterator[list[str]]:
 def _suites(run_file: RunFile) -> dict[str, Suite]:
     settings = run_file.evaluate
     places = {"ifeval": settings.ifeval, "mmlu": settings.mmlu, "msbench": settings.msbench}
-    return {name: _suite(place, f"evaluate.{name}") for name, place in places.items()}
+    on_cluster = run_file.platform.backend == "kubeflow"
+    return {name: _suite(place, f"evaluate.{name}", on_cluster) for name, place in places.items()}
 
 
-def _suite(place: str, key: str) -> Suite:
-    if not is_file(place, key, "google/IFEval"):
+def _suite(place: str, key: str, on_cluster: bool) -> Suite:
+    # On a cluster a suite's file is in the image or on the volume, and need not be here.
+    here = Path(place).is_file() if on_cluster else is_file(place, key, "google/IFEval")
+    if not here:
         return Suite(HUB_ROWS.get(place, 0), HUB_PROMPT_TOKENS)
     lines = [line for line in Path(place).read_text(encoding="utf-8").splitlines() if line.strip()]
     return Suite(len(lines), fmean(map(tokens, lines)) if lines else 0.0)

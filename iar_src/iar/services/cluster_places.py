@@ -1,0 +1,76 @@
+"""What a run file names that no pod of a cluster reaches: files beside this command, and servers of this machine."""
+
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from iar.config import Endpoint, RunFile
+from iar.methods.explain import redact
+
+IN_IMAGES = "examples"  # the one folder in the working directory of our images
+
+
+def out_of_reach(run_file: RunFile) -> Iterator[str]:
+    """Yield a line a place that a pod does not find: its key, its value and the fix."""
+    for key, place in _files(run_file):
+        if not _in_images(place):
+            yield (
+                f"{key}: {place} is relative, and of such places a pod has only {IN_IMAGES}/, which the images carry; "
+                "write its absolute path on the state volume, such as /state/documents"
+            )
+    for key, url in _servers(run_file):
+        if _is_here(url):
+            yield (
+                f"{key}: {redact(url)} is the machine that asks, in a pod the pod itself; name the server as the "
+                "cluster knows it, such as http://teacher:8000"
+            )
+
+
+def _files(run_file: RunFile) -> Iterator[tuple[str, str]]:
+    """Yield key and value of every relative path; documents are a folder always, the others may be names and ids."""
+    if not Path(run_file.documents.path).is_absolute():
+        yield "documents.path", run_file.documents.path
+    settings, baselines = run_file.evaluate, run_file.baselines
+    places = {
+        "model.source": run_file.model.source,
+        "evaluate.ifeval": settings.ifeval,
+        "evaluate.mmlu": settings.mmlu,
+        "evaluate.msbench": settings.msbench,
+        "baselines.replay_data": baselines.replay_data,
+        "baselines.cpt_model": baselines.cpt_model,
+    }
+    for key, place in places.items():
+        path = Path(place)
+        named = len(path.parts) <= 2 and path.suffix not in (".json", ".jsonl") and not place.startswith((".", "~"))
+        if not path.is_absolute() and not named:
+            yield key, place
+
+
+def _in_images(place: str) -> bool:
+    parts = Path(place).parts
+    return parts[:1] == (IN_IMAGES,) and ".." not in parts
+
+
+def _servers(run_file: RunFile) -> Iterator[tuple[str, str]]:
+    judges = [(f"evaluate.judges[{number}]", judge) for number, judge in enumerate(run_file.evaluate.judges)]
+    for key, server in (("qa_build.teacher", run_file.qa_build.teacher), *judges):
+        if isinstance(server, Endpoint):
+            yield f"{key}.base_url", server.base_url
+    yield "register.tracking_uri", run_file.register.tracking_uri
+    yield "register.registry_url", run_file.register.registry_url
+
+
+def _is_here(address: str) -> bool:
+    url = urlsplit(address)
+    host = (url.hostname or "").rstrip(".")
+    if not host:
+        # A PostgreSQL without a host is the one behind a socket of this machine.
+        return url.scheme.startswith("postgresql") and "host" not in parse_qs(url.query)
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        number = ip_address(host)
+    except ValueError:
+        return False
+    return number.is_loopback or number.is_unspecified
