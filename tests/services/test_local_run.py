@@ -38,6 +38,7 @@ class World:
         documents = folder / "python3 documents"
         documents.mkdir()
         sections: dict[str, Any] = {"run": {"name": "t", "state": str(self.state)}, "platform": {"candidate_shards": 2}}
+        sections["model"] = {"source": "example/of-unknown-size"}  # or each test would need its gigabytes on the disk
         self.settings = RunFile.model_validate(sections | {"documents": {"path": str(documents)}})
         self.folder = Workspace(self.state).run(self.settings.run_id)
         self.monkeypatch = monkeypatch
