@@ -53,6 +53,7 @@ class S3Server:
         self.after: Callable[[Request, list[bytes]], list[bytes]] = lambda request, body: body
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
+        self._moto_lock = threading.Lock()
         self.server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=Quiet)
 
     @property
@@ -85,10 +86,13 @@ class S3Server:
             start_response(reply[0], [("Content-Type", "application/xml"), ("Content-Length", str(len(reply[1])))])
             return [reply[1]]
         try:
-            return self.after(request, self._moto(environ, start_response))
+            # moto has no locks of its own: of two writers that complete an upload one meets what the other took away.
+            with self._moto_lock:
+                answer = self._moto(environ, start_response)
+            return self.after(request, answer)
         except KeyError:
-            # moto's answer to a part of an upload that another writer has just completed; S3 has a name for it.
-            if request.kind != "UploadPart":
+            # moto's answer about an upload that another writer has just completed; S3 has a name for it.
+            if request.kind not in ("UploadPart", "Complete"):
                 raise
             status, body = error("NoSuchUpload", "404 Not Found")
             start_response(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])

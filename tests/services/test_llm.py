@@ -162,6 +162,20 @@ def test_an_outage_keeps_what_was_bought_and_the_next_run_buys_the_rest(tmp_path
         assert len(server.calls) - before == 7
 
 
+def test_a_reply_under_way_when_another_call_ends_the_run_is_kept(tmp_path: Path) -> None:
+    def script(request: dict, _: int) -> Answer:
+        slow = request["messages"][-1]["content"] == "slow"
+        return Answer("bought", delay_seconds=0.5) if slow else Answer(status=503, body="loading")
+
+    slow, failing = ask("slow", "failing")
+    with serve(script) as server:
+        client = ChatClient(server.endpoint(max_attempts=1, concurrency=2), tmp_path, QUICK)
+        with pytest.raises(TemporaryError, match="down or failing"):
+            client.complete([slow, failing])
+        assert client.complete([slow])[0].text == "bought"
+        assert server.users().count("slow") == 1
+
+
 def test_nothing_is_bought_twice_after_kill_minus_9(tmp_path: Path) -> None:
     with serve(lambda _, number: Answer("bought", delay_seconds=0 if number <= 6 or killed else 30)) as server:
         killed = False

@@ -38,11 +38,15 @@ class ChatReply:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a client waits: back-off doubles from first to longest; a stall ends the run."""
+    """How long a client waits: back-off doubles from first to longest; a stall ends the run.
+
+    The farewell is for calls under way when the run ends by another's error or by an interrupt.
+    """
 
     first_backoff_seconds: float = 1.0
     longest_backoff_seconds: float = 30.0
     longest_stall_seconds: float = 600.0
+    longest_farewell_seconds: float = 30.0
 
 
 class ChatClient:
@@ -122,13 +126,12 @@ class _Calls:
         """Try until there is a reply or a settled failure; waiting on 429 is no attempt."""
         attempts = refusals = 0
         while True:
-            exchange = await self._once(request, refusals)
+            exchange = await self._once(digest, request, refusals)
             verdict = exchange.verdict
             if isinstance(verdict, Refused):
                 refusals += 1
                 continue
             if isinstance(verdict, Answered):
-                self._keep(digest, request, exchange)
                 break
             attempts += 1
             if not verdict.retry:
@@ -139,18 +142,28 @@ class _Calls:
             await asyncio.sleep(self._backoff(attempts, verdict.wait_seconds))
         return _reply(verdict, exchange.seconds)
 
-    async def _once(self, request: ChatRequest, refusals: int) -> Exchange:
+    async def _once(self, digest: str, request: ChatRequest, refusals: int) -> Exchange:
         async with self._throttle.slot():
-            exchange = await post(self._client, self._endpoint, self._key, request)
+            call = asyncio.create_task(self._call(digest, request))
+            try:
+                exchange = await asyncio.shield(call)
+            except asyncio.CancelledError:
+                # Another call has ended the run. What the server is answering already is paid for, so it is kept.
+                await asyncio.wait([call], timeout=self._patience.longest_farewell_seconds)
+                call.cancel()
+                raise
             if isinstance(exchange.verdict, Answered):
                 self._throttle.replied()
             elif isinstance(exchange.verdict, Refused):
                 self._pause(exchange.verdict, refusals + 1)
             return exchange
 
-    def _keep(self, digest: str, request: ChatRequest, exchange: Exchange) -> None:
-        body = canonical_json(chat_body(self._endpoint, request))
-        self._cache.put(digest, self._endpoint.model, body, CachedReply(exchange.raw, exchange.seconds))
+    async def _call(self, digest: str, request: ChatRequest) -> Exchange:
+        exchange = await post(self._client, self._endpoint, self._key, request)
+        if isinstance(exchange.verdict, Answered):
+            body = canonical_json(chat_body(self._endpoint, request))
+            self._cache.put(digest, self._endpoint.model, body, CachedReply(exchange.raw, exchange.seconds))
+        return exchange
 
     def _pause(self, refused: Refused, refusals: int) -> None:
         """Pause all calls as the server asks; raise TemporaryError once no call came back for too long."""
