@@ -21,7 +21,8 @@ LENGTHS = (6, 8, 5)
 # Far apart in the vocabulary, and a prime.
 STRIDE = 7919
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.03}
-"""Mean difference of the tokens' losses as a share of their mean. Seen: rounding 1e-6 and 0.01, faults 0.08 and up."""
+"""Median difference of the tokens' losses as a share of their mean: rounding can move one token far in bfloat16 (seen:
+median 0.006 where the mean was 0.042), and a fault moves most."""
 
 
 def check_numbers(
@@ -47,7 +48,7 @@ def check_numbers(
             f"model.source: {kind} computes its logits in a way that training does not support, such as a scale, a cap "
             f"or a bias of its output head (without it, losses differ by {share:.1%}); use another model"
         )
-    if (share := _difference(together_P, own_P)) > tolerance:
+    if (share := _difference(together_P, alone_P)) > tolerance:
         fix = "set inject.packing and align.packing to false" if packing else "use another model"
         raise UserError(
             f"model.source: rows of {kind} see each other in one {'packed' if packing else 'padded'} pass (losses "
@@ -78,7 +79,7 @@ def _own_losses(model: "PreTrainedModel", row: TokenRow, device: "torch.device")
 
 
 def _difference(found_P: "torch.Tensor", wanted_P: "torch.Tensor") -> float:
-    return float((found_P - wanted_P).abs().mean() / wanted_P.mean())
+    return float((found_P - wanted_P).abs().median() / wanted_P.mean())
 
 
 @contextlib.contextmanager

@@ -223,8 +223,9 @@ class ReplicaEngine:
             name: weight if self.one_copy else weight.detach().clone().to(self.device)
             for name, weight in _trained(model)
         }
+        # Before the cast, which would round in two ways what must be equal.
+        check_model(model, settings, model.device)
         self.model: PreTrainedModel = cast(Any, model).to(self.device, dtype)
-        check_model(self.model, settings, self.device)
         self.weights: list[torch.Tensor] = [weight for _, weight in _trained(self.model)]
         self.gradient_flat: torch.Tensor | None = None
         self.gradient_views: list[torch.Tensor] = []
