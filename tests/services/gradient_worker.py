@@ -80,4 +80,7 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    from iar.services.distributed import end_rank
+
     main(Path(sys.argv[1]))
+    end_rank(0)

@@ -9,7 +9,7 @@ import torch
 
 from iar.config import TrainingSection
 from iar.methods.batching import TokenRow
-from iar.services.distributed import join, leave
+from iar.services.distributed import end_rank, join, leave
 from iar.services.train_engines import open_engine
 
 STEPS = 2
@@ -52,3 +52,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    end_rank(0)

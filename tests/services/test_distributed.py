@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from iar.config import PlatformSection, TrainingSection
-from iar.errors import PermanentError, TemporaryError
+from iar.errors import ExitCode, PermanentError, TemporaryError
 from iar.services import train_worker
 from iar.services.distributed import World, join, run_processes, termination_noticed
 from iar.services.trainer import TrainingJob, rank_failure, train
@@ -51,6 +51,32 @@ def test_a_process_alone_is_its_own_world() -> None:
 def test_without_torchruns_variables_a_process_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     assert join() == World()
+
+
+@pytest.mark.parametrize("code", [0, 4])
+def test_a_rank_ends_with_its_code_and_its_words_but_without_the_interpreters_own_end(code: int) -> None:
+    """In that end a thread of gloo that frees a tensor aborts the process, after all the work was done."""
+    program = (
+        "import atexit, os, sys\n"
+        "from iar.services.distributed import end_rank\n"
+        "atexit.register(os.abort)\n"
+        "sys.stdout.write('out'); sys.stderr.write('error')\n"
+        f"end_rank({code})"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "out", "error")
+
+
+def test_a_rank_of_a_training_ends_that_way(tmp_path: Path) -> None:
+    worker = train_worker.__name__
+    program = (
+        "import atexit, os, runpy, sys\n"
+        "atexit.register(os.abort)\n"
+        f"sys.argv = ['', {str(tmp_path / 'no job')!r}]\n"
+        f"runpy.run_module({worker!r}, run_name='__main__')"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == ExitCode.BUG and "FileNotFoundError" in ended.stderr
 
 
 def test_sigterm_is_noticed_for_a_while_and_then_ends_as_before() -> None:

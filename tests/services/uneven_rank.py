@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from iar.services.distributed import join, leave
+from iar.services.distributed import end_rank, join, leave
 from iar.services.telemetry import peak_memory
 from iar.services.trainer import TrainingJob, train_rank
 
@@ -26,3 +26,4 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    end_rank(0)

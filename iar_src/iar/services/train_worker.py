@@ -59,4 +59,6 @@ def _peer_is_gone(error: Exception) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    from iar.services.distributed import end_rank
+
+    end_rank(main(Path(sys.argv[1])))
