@@ -225,6 +225,43 @@ def _converse(model: Any) -> None:
 
 
 @app.command()
+def decontaminate(
+    dataset: Annotated[Path, typer.Argument(metavar="DATASET.jsonl", help="Rows to train on.")],
+    run_yaml: Annotated[Path | None, typer.Option("--run", metavar="RUN.yaml", help="Against all of this run.")] = None,
+    against: Annotated[
+        list[Path] | None, typer.Option("--against", metavar="EVAL.jsonl", help="Against this file too.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Clean rows and findings.")
+    ] = None,
+    set_: Set = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look for evaluated prompts in a dataset. One line an evaluation, those without a hit too."""
+    from dataclasses import asdict
+
+    from iar.services.decontamination import check_lines, decontaminate_file
+    from iar.services.evaluations import file_evaluation
+    from iar.services.runs import run_evaluations
+
+    if not (run_yaml or against):
+        raise UserError("decontaminate: nothing to check against; give --run RUN.yaml, or --against EVAL.jsonl")
+    evaluations = run_evaluations(load(run_yaml, set_, state)) if run_yaml else []
+    evaluations += [file_evaluation(path, "--against") for path in against or ()]
+    found = decontaminate_file(dataset, list({one.name: one for one in evaluations}.values()), out)
+    if as_json:
+        print_json({"checks": list(map(asdict, found.checks)), "hits": list(map(asdict, found.hits))})
+        return
+    for line in check_lines(found.checks):
+        typer.echo(line)
+    for hit in found.hits:
+        typer.echo(
+            f"line {hit.item_id}: {hit.text!r} has {hit.evaluation} {hit.prompt_id} ({hit.rule}): {hit.prompt!r}"
+        )
+
+
+@app.command()
 def doctor(
     run_yaml: MaybeRunPath = None,
     cluster: Annotated[bool, typer.Option("--cluster", help="Check a Kubernetes cluster instead.")] = False,

@@ -109,6 +109,12 @@ class QaBuildSection(Section):
     max_anchors: Positive = Field(8, description="K: at most this many anchors, hence questions, a chunk.")
     validation_share: Share = Field(0.2, description="Share of chunks whose questions pick the candidate.")
     test_share: Share = Field(0.3, description="Share of chunks whose questions stay locked until the pick.")
+    evals: tuple[str, ...] = Field(
+        (),
+        strict=False,
+        description="Files of more evaluations (JSONL with prompt, question or messages): as those of evaluate, no "
+        "training data may give their prompts away.",
+    )
     split_salt: str = Field("iar", description="Changes which chunks are held out, and nothing else.")
 
     @model_validator(mode="after")

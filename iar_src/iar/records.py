@@ -98,6 +98,25 @@ class FunnelStep:
 
 
 @dataclass(frozen=True)
+class EvalCheck:
+    """One dataset against one evaluation: `hits` of its `items` give away a prompt.
+
+    `digest` is that of the prompts, `checked` how many of them could be compared, `planted` how many leaks were
+    planted and found. `unchecked` says why nothing could be checked, "" where it was.
+    """
+
+    dataset: str
+    evaluation: str
+    digest: str
+    prompts: int
+    checked: int
+    items: int
+    hits: int
+    planted: int
+    unchecked: str
+
+
+@dataclass(frozen=True)
 class Example:
     """A training row: the user turn `prompt`, and `target`, the only text the loss falls on."""
 

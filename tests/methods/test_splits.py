@@ -1,11 +1,11 @@
-"""Splits, deduplication and decontamination."""
+"""Splits and deduplication."""
 
 from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iar.methods.splits import assign_splits, decontaminate, deduplicate
+from iar.methods.splits import assign_splits, deduplicate
 from iar.methods.textnorm import character_ngrams, jaccard
 from iar.records import Chunk, QAPair
 
@@ -76,25 +76,3 @@ def test_no_near_duplicate_straddles_the_splits(rows: list[tuple[str, str]]) -> 
         for right in kept:
             if left.split != right.split:
                 assert jaccard(character_ngrams(left.question), character_ngrams(right.question)) < 0.8
-
-
-def test_a_planted_leak_is_found_even_when_short() -> None:
-    # Shorter than 8 words: no 8-gram exists, so only the exact match can find it.
-    kept, rejects = decontaminate([pair("a", "train", "Who built the mill?"), pair("b", "test", "Who built THE mill?")])
-    assert [item.id for item in kept] == ["b"]
-    assert rejects[0].reason == "equal to a held-out question (train)"
-    assert rejects[0].counterpart == "b"
-
-
-def test_a_question_inside_a_longer_held_out_one_is_found() -> None:
-    question = "Which engineer of the northern guild built the tall mill on the hill of Velm"
-    pairs = [
-        pair("a", "train", f"{question}?"),
-        pair("b", "validation", f"{question}, and what did the council pay for all of the work in the end?"),
-        pair("c", "train", "Which colour has the door of the lower barn that stands beside the old mill pond?"),
-    ]
-    kept, rejects = decontaminate(pairs)
-    assert [item.id for item in kept] == ["b", "c"]
-    assert [(reject.reason, reject.counterpart) for reject in rejects] == [
-        ("half its 8-grams in a held-out question (train)", "b")
-    ]

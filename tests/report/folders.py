@@ -8,12 +8,14 @@ from pathlib import Path
 
 from iar.config import RunFile
 from iar.methods.bootstrap import mean_interval, mean_of_means_interval
+from iar.methods.contamination import Hit
 from iar.methods.merge_grid import grid
 from iar.methods.paired import paired
 from iar.methods.selection import select
 from iar.records import (
     Baseline,
     Candidate,
+    EvalCheck,
     FunnelStep,
     ItemScore,
     ModelScores,
@@ -28,6 +30,7 @@ from iar.records import (
     write_json,
     write_records,
 )
+from iar.services.decontamination import Decontamination, write_checks
 from iar.services.judges import ArchivedVote, write_votes
 from iar.services.workspace import Manifest
 
@@ -122,6 +125,12 @@ def write_data(folder: Path, nasty: str) -> list[QAPair]:
         FunnelStep("deduplicated", "question", 640, 610, {"duplicate": 30}),
     ]
     write_json(folder / "funnel.json", [to_json(step) for step in funnel])
+    names = ("validation", "test", "ifeval", "mmlu", "msbench")
+    checks = tuple(
+        EvalCheck("questions", name, "e" * 64, 60, 60, 300, number, 2, "") for number, name in enumerate(names)
+    )
+    hit = Hit("q9", "mmlu", "m1", "8-gram", 0.75, f"Who lit the lamp? {nasty}", f"Who lit it? {nasty}")
+    write_checks(folder, [Decontamination(checks, (hit,))])
     write_json(
         folder / "dataset.json", {"digest": "d" * 64, "pairs": 610, "train": 300, "validation": 120, "test": 190}
     )

@@ -5,11 +5,15 @@ import re
 from base64 import b64decode, b64encode
 from hashlib import sha256
 from html.parser import HTMLParser
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from iar.config import RunFile
+from iar.console import print_results
+from iar.report.card import model_card
 from iar.report.data import ReportData, collect, results_json
 from iar.report.html import duration, render, visible, write_report
 from iar.report.tables import results_markdown
@@ -151,6 +155,36 @@ def test_the_steps_of_the_selection_count_down_to_one(report: ReportData) -> Non
 
 def test_the_funnel_names_reasons_and_shares(page: Page) -> None:
     assert "not self-contained: 210 (23.3 %)" in page.text and "94.1 %" in page.text
+
+
+def test_each_evaluation_has_a_line_and_each_hit_both_sides(html: str, page: Page) -> None:
+    assert "Contamination: training data against every evaluation" in page.text
+    for number, name in enumerate(("validation", "test", "ifeval", "mmlu", "msbench")):
+        cells = f'<th scope="row">{name}</th><td>questions</td><td class="number">300</td><td class="number">60</td>'
+        assert f"{cells}<td>{number}</td>" in html
+    assert "Who lit the lamp?" in page.text and "Who lit it?" in page.text
+    assert "UNCHECKED" not in page.text
+
+
+@pytest.mark.parametrize("how", ["no record", "unread"])
+def test_a_score_on_an_unchecked_evaluation_has_a_warning_in_every_report(tmp_path: Path, how: str) -> None:
+    made = make_run(tmp_path)
+    record = made.inputs["data"] / "decontamination.json"
+    checks = json.loads(record.read_text())
+    checks = [one for one in checks if one["evaluation"] != "mmlu"] if how == "no record" else checks
+    for check in checks:
+        check["unchecked"] = "no network" if check["evaluation"] == "mmlu" else ""
+    record.write_text(json.dumps(checks))
+    report = collect(made.inputs, RUN_FILE, RUN_ID)
+    results = results_json(report)
+
+    warning = "UNCHECKED for contamination, so scores on them may flatter: mmlu."
+    assert list(results["unchecked"]) == ["mmlu"]
+    assert warning in results_markdown(results)
+    assert warning in model_card(report)
+    assert "UNCHECKED for contamination: mmlu." in Page(render(report)).text
+    print_results(Console(file=(printed := StringIO()), soft_wrap=True), results)
+    assert warning in printed.getvalue()
 
 
 def test_masked_and_trained_parts_of_rows_are_told_apart(html: str) -> None:

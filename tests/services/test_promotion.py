@@ -20,6 +20,7 @@ from iar.errors import NoFeasibleCandidate, UserError
 from iar.methods.digest import digest_json
 from iar.records import (
     CandidateVerdict,
+    EvalCheck,
     FunnelStep,
     Lineage,
     ModelScores,
@@ -86,14 +87,18 @@ class Books:
         write_json(marker, {"ref": str(workspace.ref(task, key))})
         return workspace.artifact(task, key)
 
-    def finish(self, name: str, pick: str = PICK, dropped: int = 2, **sections: Any) -> RunFile:
+    def finish(self, name: str, pick: str = PICK, dropped: int = 2, unchecked: str = "", **sections: Any) -> RunFile:
         """Keep the books of a finished run as its stages do; all runs share the questions."""
         run_file = self.run_file(name, **sections)
         pair = QAPair("q1", "d1", "c1", "test", "fact", "Who?", "Lind.", "Lind", (), "Lind", "offline")
         funnel = [to_json(FunnelStep("decontaminated", "question", 9, 7, {"leak": dropped}))]
         asked = replace(pair, id="v1", split="validation")
         questions = {"validation.jsonl": [asked], "test.jsonl": [pair]}
-        data = self.artifact(run_file, "qa-build", {**questions, "funnel.json": funnel})
+        names = ("validation", "test", "ifeval", "mmlu", "msbench")
+        checks = [EvalCheck("questions", name, "e" * 64, 9, 9, 9, 0, 2, "") for name in names if name != unchecked]
+        checks.append(EvalCheck("documents", "mmlu", "e" * 64, 9, 9, 4, 0, 2, ""))
+        checked = {"funnel.json": funnel, "decontamination.json": [to_json(check) for check in checks]}
+        data = self.artifact(run_file, "qa-build", {**questions, **checked})
         registered = self.artifact(
             run_file,
             "register",
@@ -299,6 +304,15 @@ def test_every_failed_gate_is_a_line_of_its_own(books: Books) -> None:
         "not promoted, decontamination",
         "not promoted, retraction",
     ]
+
+
+def test_an_evaluation_that_was_not_checked_is_named(books: Books) -> None:
+    run_file = books.finish("one", unchecked="msbench")
+    with pytest.raises(
+        UserError,
+        match=r"^not promoted, decontamination: unchecked: msbench \(no check is on record\); give files that",
+    ):
+        promote(run_file, "champion")
 
 
 @pytest.mark.parametrize("where", ["artifact", "mlflow"])

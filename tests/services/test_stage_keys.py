@@ -112,6 +112,15 @@ def test_the_bytes_of_a_benchmark_file_are_part_of_the_key(tmp_path: Path) -> No
     assert key_parts("judge_eval", settings, INPUTS["judge_eval"]) != first
 
 
+def test_the_bytes_of_every_evaluation_are_part_of_the_key_of_the_data(tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text("one")
+    settings = run_file(tmp_path, qa_build={"evals": [str(tmp_path / "mine.jsonl")]})
+    first = key_parts("qa_build", settings, {})
+    (tmp_path / "mine.jsonl").write_text("two")
+    assert key_parts("qa_build", settings, {})["files"]["qa_build.evals"] != first["files"]["qa_build.evals"]
+    assert key_parts("inject", settings, INPUTS["inject"]) == key_parts("inject", run_file(tmp_path), INPUTS["inject"])
+
+
 def test_a_shard_is_part_of_the_key_only_where_parts_differ(tmp_path: Path) -> None:
     settings = run_file(tmp_path)
     merge = [key_parts("merge_candidate", settings, INPUTS["merge_candidate"], shard, 2) for shard in (1, 2)]

@@ -8,10 +8,11 @@ import pytest
 
 import iar
 from iar.errors import UserError
+from iar.methods.contamination import PromptIndex, TrainingText
 from iar.methods.digest import digest_file, digest_json
 from iar.records import Lineage, QAPair, Selection, to_json, write_records
 from iar.services.registry import Producer, Registry
-from iar.services.test_lock import READ_TEST, open_locked_test
+from iar.services.test_lock import READ_TEST, open_locked_test, readings, sealed_test
 
 PAIR = QAPair("q1", "d", "c", "test", "fact", "Who?", "Tora Lind", "", (), "Tora", "offline")
 
@@ -94,3 +95,10 @@ def test_nothing_else_in_the_package_names_the_test_file() -> None:
     }
     # Only qa_build, which writes all splits, may stand beside the lock.
     assert naming <= {"services/test_lock.py", "stages/qa_build.py"}
+
+
+def test_training_data_is_checked_against_the_test_without_showing_it(data: Path, registry: Registry) -> None:
+    item = TrainingText("t1", "who?", "It was Tora Lind.")
+    (hit,) = PromptIndex([sealed_test(data)]).find(item)
+    assert (hit.evaluation, hit.prompt_id, hit.prompt, hit.text) == ("test", PAIR.id, "", "who?")
+    assert readings(data, registry) == []

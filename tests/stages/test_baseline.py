@@ -15,6 +15,7 @@ from iar.errors import UserError
 from iar.methods.fapm import fapm
 from iar.records import Baseline, Document, Outcome, QAPair, Reply, from_json, write_json, write_records
 from iar.services.checkpoints import recorded_digest, weights_digest
+from iar.services.decontamination import read_checks
 from iar.services.engine import Engine
 from iar.services.workspace import Context
 from iar.stages import align, baseline, sdft_rewrite
@@ -46,6 +47,7 @@ def inputs(tiny_model_folder: Path, tmp_path: Path) -> dict[str, Path]:
     data.mkdir()
     write_records(data / "train.jsonl", TRAIN)
     write_records(data / "validation.jsonl", [pair(0, "validation")])
+    write_records(data / "test.jsonl", [pair(1, "test")])
     texts = [" ".join(one.answer for one in TRAIN[start::3]) for start in range(3)]
     documents = [Document(f"d{n}", "Velm", text, f"{n}.md", "text/markdown", "0") for n, text in enumerate(texts)]
     write_records(data / "documents.jsonl", documents)
@@ -231,10 +233,15 @@ def test_replay_leaves_out_what_the_models_are_asked_in_the_evaluation(inputs: d
     with (tmp_path / "replay.jsonl").open("a") as file:
         file.write(json.dumps({"prompt": "Explain 1.", "answer": "Light."}) + "\n")
         file.write(json.dumps({"prompt": "who opened harbour 0 of Velm", "answer": "Nobody."}) + "\n")
+        file.write(json.dumps({"prompt": "who opened harbour 1 of Velm", "answer": "Nobody."}) + "\n")
     _, out, facts = carry_out("replay", run_file, inputs, tmp_path)
-    assert (facts["general_rows"], facts["leaks_dropped"]) == (9, 2)
+    assert (facts["general_rows"], facts["leaks_dropped"]) == (9, 3)
     rejects = [json.loads(line) for line in (out / "replay-rejects.jsonl").read_text().splitlines()]
-    assert [one["counterpart"] for one in rejects] == ["Explain 1.", "Who opened harbour 0 of Velm?"]
+    assert [one["counterpart"] for one in rejects] == ["Explain 1.", "Who opened harbour 0 of Velm?", "test-1"]
+    checks = {check.evaluation: check for check in read_checks(out)}
+    assert set(checks) == {"validation", "test", "ifeval", "mmlu", "msbench"}
+    assert all(check.items == 12 and check.planted and not check.unchecked for check in checks.values())
+    assert "harbour 1 of Velm?" not in (out / "contamination.jsonl").read_text()
 
 
 def test_replay_without_a_row_that_fits_says_why(inputs: dict[str, Path], tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from iar.errors import UserError
 from iar.methods.digest import digest_json
 from iar.methods.teaching import QUESTION_TYPES
 from iar.records import Chunk, Document, Outcome, QAPair, Reject, Skeleton, read_records, to_json
-from iar.services.workspace import Context
+from iar.services.decontamination import read_checks
+from iar.services.workspace import Context, Manifest, stored_files
 from iar.stages import qa_build
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "documents"
@@ -70,14 +71,55 @@ def test_nothing_vanishes_without_a_reason(demo: tuple[Path, Outcome]) -> None:
     funnel = json.loads((out / "funnel.json").read_text())
     rejects = list(read_records(out / "rejects.jsonl", Reject))
     assert [step["step"] for step in funnel] == [
-        "documents", "chunks", "anchors", "applicable", "questions", "verified", "answered", "deduplicated",
-        "decontaminated", "split",
+        "documents", "uncontaminated", "chunks", "anchors", "applicable", "questions", "verified", "answered",
+        "deduplicated", "decontaminated", "split",
     ]  # fmt: skip
     for step in funnel:
         assert step["in_"] == step["kept"] + sum(step["dropped"].values())
         assert sum(step["dropped"].values()) == sum(reject.step == step["step"] for reject in rejects)
     assert funnel[-1]["kept"] == outcome.metrics["pairs"] == len(pairs_of(out))
     assert "| decontaminated | question |" in outcome.markdown
+
+
+def test_documents_and_questions_were_checked_against_every_evaluation(demo: tuple[Path, Outcome]) -> None:
+    out, outcome = demo
+    checks = read_checks(out)
+    general = {"ifeval", "mmlu", "msbench"}
+    assert {check.evaluation for check in checks if check.dataset == "documents"} == general
+    assert {check.evaluation for check in checks if check.dataset == "questions"} == {"validation", "test", *general}
+    assert all(check.planted and not check.unchecked for check in checks)
+    assert "- documents against mmlu: 0 of 24 items give away one of " in outcome.markdown
+    # What a test question says stands in no list of hits.
+    tests = [pair.question for pair in read_records(out / "test.jsonl", QAPair)]
+    listed = (out / "contamination.jsonl").read_text() + (out / "rejects.jsonl").read_text()
+    assert listed and not any(json.dumps(question) in listed for question in tests)
+
+
+def test_a_document_with_an_evaluated_prompt_is_dropped_and_another_evaluation_leaves_the_rest_as_it_is(
+    demo: tuple[Path, Outcome], tmp_path: Path
+) -> None:
+    prompt = "Name three kinds of bread that are baked in an oven without any yeast at all."
+    evaluation, folder = tmp_path / "mine.jsonl", tmp_path / "documents"
+    evaluation.write_text(json.dumps({"prompt": prompt}))
+    folder.mkdir()
+    for path in EXAMPLES.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "exam.txt").write_text(f"The Exam\n\nThe Exam was set in 1911 by Tora Lind of Velm. {prompt}")
+    outcome = build(folder, tmp_path / "out", evals=[str(evaluation)])
+
+    (dropped,) = [one for one in read_records(tmp_path / "out/rejects.jsonl", Reject) if one.step == "uncontaminated"]
+    assert (dropped.reason, dropped.counterpart) == (f"gives away a prompt of {evaluation} (8-gram)", prompt)
+    assert outcome.metrics["documents"] == 24
+    for name in ("train.jsonl", "validation.jsonl", "test.jsonl"):
+        assert (tmp_path / "out" / name).read_bytes() == (demo[0] / name).read_bytes()
+
+    build(EXAMPLES, tmp_path / "same", evals=[str(evaluation)])
+    assert (tmp_path / "same/decontamination.json").read_bytes() != (demo[0] / "decontamination.json").read_bytes()
+    assert content(tmp_path / "same") == content(demo[0])
+
+
+def content(folder: Path) -> str:
+    return Manifest("t", "qa_build", "k", {}, "c", 0.0, 0.0, stored_files(folder), Outcome({}, "")).content
 
 
 def test_skeletons_are_short(demo: tuple[Path, Outcome]) -> None:

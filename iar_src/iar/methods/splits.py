@@ -1,4 +1,4 @@
-"""Splits by chunk, and the removal of questions that two splits share.
+"""Splits by chunk, and the removal of questions that two splits share; leaks are contamination.py's.
 
 A leak these rules cannot see: the same fact stated in two documents (or in two chunks of one) may be
 asked of one in training and of the other in the test. The wording differs, so no overlap shows it.
@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from iar.methods.digest import digest_text
-from iar.methods.textnorm import character_ngrams, jaccard, normalise, word_ngrams
+from iar.methods.textnorm import character_ngrams, jaccard, normalise
 from iar.records import Chunk, QAPair, Reject
 
 SPLITS = ("train", "validation", "test")
 NEAR_DUPLICATE = 0.8
-OVERLAP_SHARE = 0.5
 # Who keeps a shared question: the locked test first, then validation.
 _PRIORITY = {"test": 0, "validation": 1, "train": 2}
 
@@ -57,10 +56,6 @@ def _split_at(position: float, validation_share: float, test_share: float) -> st
 def with_splits(pairs: Iterable[QAPair], split_of: dict[str, str]) -> list[QAPair]:
     """Return the pairs with the split of their chunk."""
     return [replace(pair, split=split_of[pair.chunk_id]) for pair in pairs]
-
-
-def _keepers_first(pairs: Sequence[QAPair]) -> list[QAPair]:
-    return sorted(pairs, key=lambda pair: _PRIORITY[pair.split])
 
 
 def deduplicate(pairs: Sequence[QAPair]) -> tuple[list[QAPair], list[Reject]]:
@@ -114,40 +109,6 @@ class _NearIndex:
         """Yield the added texts that are near-duplicates of text number `place`, in their order."""
         candidates = sorted({other for ngram in self._prefixes[place] for other in self._places[ngram]})
         return (other for other in candidates if jaccard(self._sets[place], self._sets[other]) >= NEAR_DUPLICATE)
-
-
-def decontaminate(pairs: Sequence[QAPair]) -> tuple[list[QAPair], list[Reject]]:
-    """Drop training pairs whose question leaks one of validation or test.
-
-    A leak is equality after normalisation, whatever the length, or at least half of the question's word 8-grams
-    standing in one held-out question.
-    """
-    held_out = [pair for pair in _keepers_first(pairs) if pair.split != "train"]
-    equal_to = {normalise(pair.question): pair for pair in reversed(held_out)}
-    holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for index, pair in enumerate(held_out):
-        for ngram in word_ngrams(pair.question):
-            holders[ngram].append(index)
-    kept, rejects = [], []
-    for pair in pairs:
-        twin = equal_to.get(normalise(pair.question)) if pair.split == "train" else None
-        overlapping = _most_overlapping(pair, holders) if pair.split == "train" else None
-        if twin:
-            rejects.append(_reject("decontaminated", pair, "equal to a held-out question", twin))
-        elif overlapping is not None:
-            reason = "half its 8-grams in a held-out question"
-            rejects.append(_reject("decontaminated", pair, reason, held_out[overlapping]))
-        else:
-            kept.append(pair)
-    return kept, rejects
-
-
-def _most_overlapping(pair: QAPair, holders: dict[tuple[str, ...], list[int]]) -> int | None:
-    """Return the index of the held-out question that holds most of the pair's 8-grams, if at least half."""
-    ngrams = word_ngrams(pair.question)
-    shared = Counter(index for ngram in ngrams for index in holders.get(ngram, ()))
-    worst = max(shared, key=lambda index: (shared[index], -index), default=None)
-    return worst if worst is not None and shared[worst] >= OVERLAP_SHARE * len(ngrams) else None
 
 
 def _reject(step: str, pair: QAPair, reason: str, counterpart: QAPair) -> Reject:

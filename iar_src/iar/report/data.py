@@ -3,15 +3,18 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from iar.config import Endpoint, RunFile
+from iar.methods.contamination import Hit
 from iar.methods.merge_grid import grid
 from iar.methods.paired import PairedDifference
 from iar.methods.selection import mark_duplicates
 from iar.records import (
     Candidate,
+    EvalCheck,
     FunnelStep,
     ModelScores,
     Selection,
@@ -22,12 +25,16 @@ from iar.records import (
 )
 from iar.report.evidence import PanelFacts, Sample, panel_facts, samples
 from iar.report.recipes import RecipeRow, recipe_rows, rows_json
+from iar.services.baselines import ROLE as BASELINE
 from iar.services.baselines import baseline_folders
 from iar.services.checkpoints import read_json
+from iar.services.decontamination import read_checks, read_hits, unchecked
+from iar.services.evaluations import GENERAL, OWN
 from iar.services.judges import judge_names
 from iar.services.workspace import MANIFEST, STEPS, read_manifest
 
 SUITES = ("domain", "ifeval", "mmlu", "msbench")
+HITS_SHOWN = 20
 TRAININGS = (("inject", "theta_I"), ("tuned", "theta_IA"), ("vanilla", "vanilla"))
 
 
@@ -70,6 +77,8 @@ class ReportData:
     samples: tuple[Sample, ...]
     panel: tuple[PanelFacts, ...]
     funnel: tuple[FunnelStep, ...]
+    checks: tuple[EvalCheck, ...]
+    hits: tuple[Hit, ...]
     dataset: dict[str, Any]
     trainings: tuple[Training, ...]
     checkpoints: dict[str, str]
@@ -101,6 +110,8 @@ def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportDa
         samples=samples(tested[0], selection.pick) if test else (),
         panel=panel_facts({"validation": validated, "test": tested}, judge_names(run_file)),
         funnel=tuple(from_json(FunnelStep, step) for step in _json(inputs["data"] / "funnel.json")),
+        checks=tuple(check for folder in _checked(inputs) for check in read_checks(folder)),
+        hits=tuple(hit for folder in _checked(inputs) for hit in islice(read_hits(folder), HITS_SHOWN)),
         dataset=read_json(inputs["data"] / "dataset.json"),
         trainings=tuple(_training(inputs[role], model) for role, model in TRAININGS),
         checkpoints=_checkpoints(validation, inputs["inject"]),
@@ -124,7 +135,14 @@ def results_json(report: ReportData) -> dict[str, Any]:
         "paired": _paired_json(report.differences),
         "selection": to_json(report.selection),
         "offline": offline_parts(report.run_file),
+        "unchecked": unchecked_suites(report),
     }
+
+
+def unchecked_suites(report: ReportData) -> dict[str, str]:
+    """Return the evaluations behind a score that training data was not checked against, each with the reason."""
+    scored = [*OWN, *GENERAL]
+    return {name: why for name, why in unchecked(report.checks, scored).items() if name in scored}
 
 
 def offline_parts(run_file: RunFile) -> list[str]:
@@ -156,6 +174,11 @@ def _paired_json(differences: Iterable[PairedDifference]) -> dict[str, Any]:
 
 def _json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _checked(inputs: dict[str, Path]) -> list[Path]:
+    """Return the folders whose training data was checked: of the questions, then those of baselines."""
+    return [folder for role, folder in inputs.items() if role == "data" or role.startswith(BASELINE)]
 
 
 def _shards(inputs: dict[str, Path], prefix: str) -> list[Path]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iar.report import plots, tables, view
-from iar.report.data import ReportData, offline_parts
+from iar.report.data import ReportData, offline_parts, unchecked_suites
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -39,6 +39,7 @@ def render(report: ReportData) -> str:
         descriptions=tables.DESCRIPTIONS | tables.BASELINES,
         recipe_titles=tables.RECIPE_TITLES,
         offline=offline_parts(report.run_file),
+        unchecked=unchecked_suites(report),
         style=Markup(style),
         style_hash=b64encode(sha256(style.encode()).digest()).decode(),
         frontier=_data_url(plots.frontier(report, "svg")),

@@ -57,9 +57,16 @@ def results_markdown(results: dict[str, Any]) -> str:
     if recipes := recipe_lines(results):
         head = [f"| {' | '.join(RECIPE_TITLES)} |", "| --- |" + " ---: |" * (len(RECIPE_TITLES) - 1)]
         lines += ["", *head, *(f"| {' | '.join(cells)} |" for cells in recipes), ""]
+    if results.get("unchecked"):
+        lines.append(unchecked_text(results["unchecked"]))
     if results.get("offline"):
         lines.append(f"Rule-based, no LLM: {', '.join(results['offline'])}.")
     return "\n".join(lines)
+
+
+def unchecked_text(unchecked: Mapping[str, str]) -> str:
+    """Return the warning beside scores on evaluations that training data was not checked against."""
+    return f"UNCHECKED for contamination, so scores on them may flatter: {', '.join(unchecked)}."
 
 
 def recipe_cells(row: Mapping[str, Any], scores: Mapping[str, Any]) -> list[str]:

@@ -40,7 +40,8 @@ def _files(run_file: RunFile) -> Iterator[tuple[str, str]]:
         "baselines.replay_data": baselines.replay_data,
         "baselines.cpt_model": baselines.cpt_model,
     }
-    for key, place in places.items():
+    evals = ((f"qa_build.evals[{number}]", place) for number, place in enumerate(run_file.qa_build.evals))
+    for key, place in (*places.items(), *evals):
         path = Path(place)
         named = len(path.parts) <= 2 and path.suffix not in (".json", ".jsonl") and not place.startswith((".", "~"))
         if not path.is_absolute() and not named:

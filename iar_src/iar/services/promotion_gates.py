@@ -9,8 +9,10 @@ from pathlib import Path
 from iar.config import RunFile
 from iar.errors import NoFeasibleCandidate, UserError
 from iar.methods.digest import digest_json
-from iar.records import FunnelStep, ModelScores, Selection, from_json, read_records, to_json
+from iar.records import EvalCheck, FunnelStep, ModelScores, Selection, from_json, read_records, to_json
 from iar.services.checkpoints import weights_digest
+from iar.services.decontamination import read_checks, unchecked
+from iar.services.evaluations import GENERAL, OWN
 from iar.services.findings import Check, guarded
 from iar.services.judge_audit import audit_votes
 from iar.services.lineage import way_up
@@ -133,15 +135,21 @@ def check_test(one: Finalist, registry: Registry, reused: bool) -> Check:
 
 
 def check_decontamination(one: Finalist) -> Check:
-    """The questions went through decontamination to the last one."""
+    """Documents and questions went through decontamination to the last one, against every evaluation of the run."""
     data = one.artifacts["qa-build"].path
     funnel = [from_json(FunnelStep, step) for step in json.loads((data / "funnel.json").read_text(encoding="utf-8"))]
     step = next((step for step in funnel if step.step == "decontaminated"), None)
     if step is None or step.in_ != step.kept + sum(step.dropped.values()):
         detail = f"{data / 'funnel.json'} records no complete decontamination"
         return Check("decontamination", "fail", detail, "delete that artifact and run the run file again")
-    dropped = sum(step.dropped.values())
-    return Check("decontamination", "pass", f"{step.in_} questions checked, {dropped} dropped")
+    checks = read_checks(data)
+    if missing := unchecked(checks, [*OWN, *GENERAL, *one.run_file.qa_build.evals]):
+        detail = f"unchecked: {_some([f'{name} ({why})' for name, why in missing.items()])}"
+        fix = "give files that can be read under evaluate and qa_build.evals, then delete that artifact and run again"
+        return Check("decontamination", "fail", detail, fix)
+    detail = f"{step.in_} questions, {sum(step.dropped.values())} of them dropped, and {_items(checks)} documents"
+    evaluations = {check.evaluation for check in checks}
+    return Check("decontamination", "pass", f"{detail}, against {len(evaluations)} evaluations")
 
 
 def check_retraction(lineage: str, registry: Registry) -> Check:
@@ -214,6 +222,10 @@ def model_files(one: Finalist) -> dict[str, str]:
     folder = f"{MODEL}/"
     files = one.artifacts["register"].open().files
     return {file.path.removeprefix(folder): file.sha256 for file in files if file.path.startswith(folder)}
+
+
+def _items(checks: list[EvalCheck]) -> int:
+    return max((check.items for check in checks if check.dataset == "documents"), default=0)
 
 
 def _percent(share: float | None) -> str:

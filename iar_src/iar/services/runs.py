@@ -4,10 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from iar.config import RunFile
 from iar.errors import UserError
+from iar.methods.contamination import Evaluation
+from iar.records import QAPair, read_records
+from iar.services.evaluations import OWN, general_evaluations, own_evaluation
 from iar.services.local_run import is_running
 from iar.services.progress import read_events, task_states
-from iar.services.workspace import Ref
+from iar.services.test_lock import sealed_test
+from iar.services.workspace import Ref, Workspace
 
 
 def find_run(state: Path, run_id_prefix: str = "") -> Path:
@@ -43,6 +48,18 @@ def read_status(folder: Path) -> dict[str, Any]:
         "results": _read(artifact / "results.json") if artifact else None,
         "report": str(artifact / "report.html") if artifact else None,
     }
+
+
+def run_evaluations(run_file: RunFile) -> list[Evaluation]:
+    """Return all that models of a run are asked: its own questions, unread until they are made, and the suites."""
+    folder = Workspace.of(run_file).run(run_file.run_id)
+    made = _read(folder / "tasks" / "qa-build.json")
+    if made:
+        data = Ref.parse(made["ref"]).path
+        own = [own_evaluation("validation", read_records(data / "validation.jsonl", QAPair)), sealed_test(data)]
+    else:
+        own = [Evaluation(split, (), unread=f"run {run_file.run_id} has made no questions yet") for split in OWN]
+    return [*own, *general_evaluations(run_file)]
 
 
 def _state(folder: Path, error: dict[str, Any], ended: bool) -> str:

@@ -28,9 +28,10 @@ from iar.records import (
 from iar.services.baselines import baseline_folders
 from iar.services.checkpoints import recorded_digest
 from iar.services.engine import Engine
+from iar.services.evaluations import GENERAL
 from iar.services.judges import JUDGED, ArchivedVote, Judge, Judged, read_votes, vote, write_votes
 from iar.services.replies import complete_replies
-from iar.services.suites import GENERAL, SUITES
+from iar.services.suites import SUITES
 
 REPLIES, VOTES, ITEMS, SCORES = "replies.jsonl", "votes.parquet", "items.jsonl", "scores.json"
 JUDGED_ITEMS = "judged-items.jsonl"

@@ -20,7 +20,7 @@ PACKAGE = Path(iar.__file__).parent
 class StageSpec:
     """What one stage depends on.
 
-    `settings`: places in the run file. `files`: places whose value may name a file or folder; its
+    `settings`: places in the run file. `files`: places whose value may name a file or folder, or several; their
     bytes count. `needs` and `may`: input roles as patterns. `sharded`: the result is one of several
     parts. `each_run`: the result is about this one run, never shared with another. `recipes`: for a stage
     that carries out one of several recipes, what each of them depends on instead.
@@ -41,6 +41,7 @@ class StageSpec:
 
 JUDGING = ("evaluate", "model.source", "model.system_turn", "run.seed")
 PROBES = ("evaluate.ifeval", "evaluate.mmlu", "evaluate.msbench")
+EVALUATED = (*PROBES, "qa_build.evals")
 
 QUESTIONS = ("align", "model.system_turn", "run.seed")
 
@@ -59,9 +60,9 @@ RECIPES: dict[str, StageSpec] = {
     ),
     "budget-match": StageSpec(QUESTIONS, needs=("data", "base", "inject", "tuned")),
     "replay": StageSpec(
-        (*QUESTIONS, *PROBES, "baselines.replay_data", "baselines.replay_share"),
+        (*QUESTIONS, *EVALUATED, "baselines.replay_data", "baselines.replay_share"),
         needs=("data", "base"),
-        files=(*PROBES, "baselines.replay_data"),
+        files=(*EVALUATED, "baselines.replay_data"),
     ),
     "lora": StageSpec(
         (*QUESTIONS, "baselines.lora_rank", "baselines.lora_alpha", "baselines.lora_rate_factor"),
@@ -73,7 +74,7 @@ RECIPES: dict[str, StageSpec] = {
 
 STAGES: dict[str, StageSpec] = {
     "base_model": StageSpec(("model.source", "model.revision", "model.digest"), files=("model.source",)),
-    "qa_build": StageSpec(("documents", "qa_build", "run.seed"), files=("documents.path",)),
+    "qa_build": StageSpec(("documents", "qa_build", *PROBES, "run.seed"), files=("documents.path", *EVALUATED)),
     "inject": StageSpec(("inject", "model.system_turn", "run.seed"), needs=("data", "base")),
     "align": StageSpec(("align", "model.system_turn", "run.seed"), needs=("data", "base"), may=("start",)),
     "merge_candidate": StageSpec(("recover", "run.seed"), needs=("base", "tuned"), sharded=True),
@@ -136,7 +137,7 @@ def key_parts(
     parts: dict[str, Any] = {
         "stage": stage,
         "settings": {place: look_up(data, place) for place in spec.settings},
-        "files": {place: digest_place(str(look_up(data, place))) for place in spec.files},
+        "files": {place: _digest_value(look_up(data, place)) for place in spec.files},
         "inputs": dict(inputs),
         "code": code_digest(stage),
     }
@@ -161,6 +162,11 @@ def check_roles(stage: str, roles: Iterable[str], recipe: str = "") -> None:
 def look_up(data: dict[str, Any], place: str) -> Any:
     """Return the value at a dotted place of a run file's data."""
     return functools.reduce(lambda value, name: value[name], place.split("."), data)
+
+
+def _digest_value(value: str | list[str]) -> str | list[str]:
+    """Return the digest of the place, or of each of the places, that a key of the run file names."""
+    return digest_place(value) if isinstance(value, str) else [digest_place(place) for place in value]
 
 
 def digest_place(place: str) -> str:

@@ -9,9 +9,9 @@ from iar.errors import UserError
 from iar.methods.ifeval import known_instructions
 from iar.methods.mmlu import LETTERS, mmlu_prompt
 from iar.records import EvalItem, QAPair
-from iar.services.source_rows import HubSplit, SourceRow, source_rows
+from iar.services.evaluations import GENERAL, HUBS
+from iar.services.source_rows import SourceRow, source_rows
 
-GENERAL = ("ifeval", "mmlu", "msbench")
 SUITES = ("domain", *GENERAL)
 
 
@@ -22,8 +22,8 @@ def load_suites(run_file: RunFile) -> dict[str, list[EvalItem]]:
     """
     settings = run_file.evaluate
     return {
-        "ifeval": _load(settings.ifeval, "ifeval", "train", _ifeval_item, settings.ifeval_max_tokens),
-        "mmlu": _load(settings.mmlu, "mmlu", "test", _mmlu_item, settings.mmlu_max_tokens),
+        "ifeval": _load(settings.ifeval, "ifeval", _ifeval_item, settings.ifeval_max_tokens),
+        "mmlu": _load(settings.mmlu, "mmlu", _mmlu_item, settings.mmlu_max_tokens),
         "msbench": msbench_items(run_file),
     }
 
@@ -31,7 +31,7 @@ def load_suites(run_file: RunFile) -> dict[str, list[EvalItem]]:
 def msbench_items(run_file: RunFile) -> list[EvalItem]:
     """Return the items of msbench alone, which needs none of the libraries behind the other suites."""
     settings = run_file.evaluate
-    return _load(settings.msbench, "msbench", "test", _msbench_item, settings.msbench_max_tokens)
+    return _load(settings.msbench, "msbench", _msbench_item, settings.msbench_max_tokens)
 
 
 def domain_items(pairs: Sequence[QAPair], run_file: RunFile) -> list[EvalItem]:
@@ -44,13 +44,10 @@ def _domain_reference(pair: QAPair) -> dict[str, Any]:
     return {"reference": pair.key or pair.answer, "aliases": list(pair.aliases)}
 
 
-def _load(
-    place: str, suite: str, hub_split: str, to_item: Callable[[SourceRow, int], EvalItem], max_new_tokens: int
-) -> list[EvalItem]:
-    hub = HubSplit("google/IFEval", hub_split, "all" if suite == "mmlu" else None)
+def _load(place: str, suite: str, to_item: Callable[[SourceRow, int], EvalItem], max_new_tokens: int) -> list[EvalItem]:
     items: list[EvalItem] = []
     seen: set[str] = set()
-    for row in source_rows(place, f"evaluate.{suite}", hub):
+    for row in source_rows(place, f"evaluate.{suite}", HUBS[suite]):
         item = to_item(row, max_new_tokens)
         if item.id in seen:
             raise row.wrong(f"{item.id} stands there twice", "give every row an id of its own")

@@ -1,11 +1,13 @@
-"""The only way to the held-out test questions: after the pick is fixed, and never unseen."""
+"""The only ways to the held-out test questions: after the pick is fixed and never unseen, or sealed against leaks."""
 
 from pathlib import Path
 from typing import Any
 
 from iar.errors import UserError
+from iar.methods.contamination import Evaluation
 from iar.methods.digest import digest_file, digest_json
 from iar.records import QAPair, Selection, read_records, to_json
+from iar.services.evaluations import own_evaluation
 from iar.services.registry import Registry
 
 READ_TEST = "read-test"
@@ -41,6 +43,11 @@ def open_locked_test(data: Path, selection: Selection, registry: Registry) -> li
     }
     registry.event(READ_TEST, subject, payload)
     return list(read_records(data / _TEST_FILE, QAPair))
+
+
+def sealed_test(data: Path) -> Evaluation:
+    """Return the test for looking for its questions in training data: no reading, for a hit names ids alone."""
+    return own_evaluation("test", read_records(data / _TEST_FILE, QAPair))
 
 
 def readings(data: Path, registry: Registry) -> list[dict[str, Any]]:

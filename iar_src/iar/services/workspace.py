@@ -28,6 +28,9 @@ MANIFEST = "manifest.json"
 KEY_DIGITS = 16
 STEPS = "steps.jsonl"
 """A training's log: losses, tokens and seconds of each step, so equal trainings differ in it."""
+CHECKS, HITS = "decontamination.json", "contamination.jsonl"
+"""What data was checked against: other evaluations leave other files, and the data the same."""
+NO_CONTENT = frozenset((STEPS, CHECKS, HITS))
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,8 @@ class Manifest:
 
     @property
     def content(self) -> str:
-        """SHA-256 of names and bytes only: equal results have equal content, whenever they were made."""
-        return digest_json({file.path: file.sha256 for file in self.files if file.path != STEPS})
+        """SHA-256 of names and bytes only: equal results have equal content, whenever they were made and checked."""
+        return digest_json({file.path: file.sha256 for file in self.files if file.path not in NO_CONTENT})
 
 
 @dataclass(frozen=True)

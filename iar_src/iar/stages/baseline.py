@@ -4,7 +4,7 @@ All train on the same questions with align's settings, unless a recipe is about 
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from iar.config import RunFile, TrainingSection
 from iar.errors import UserError
 from iar.methods.batching import TokenRow
 from iar.methods.budget import nearest_epochs
-from iar.methods.leaks import without_leaks
+from iar.methods.contamination import Evaluation, TrainingText
 from iar.methods.merge_grid import Recipe
 from iar.methods.objectives import answer_rows
 from iar.methods.raw_stream import raw_stream, stream_rows
@@ -33,12 +33,14 @@ from iar.services.adapters import LoraSettings
 from iar.services.base_weights import base_with_tokenizer
 from iar.services.baselines import TrainedTokens, trained_tokens, write_baseline
 from iar.services.checkpoints import recorded_digest
+from iar.services.decontamination import decontaminate, write_checks
+from iar.services.evaluations import general_evaluations, own_evaluation
 from iar.services.instructions import OBJECTIVE, general_examples
 from iar.services.merge_stream import merge_candidates
 from iar.services.models import load_tokenizer
 from iar.services.rows import dataset_card, prepare, tokenise
-from iar.services.suites import load_suites
 from iar.services.telemetry import TrainingResult
+from iar.services.test_lock import sealed_test
 from iar.services.train_engines import stored_dtype
 from iar.services.trainer import train
 from iar.services.training_report import dataset_digest, training_outcome
@@ -112,7 +114,11 @@ def replay(task: Task) -> Outcome:
     settings, align, seed = task.run_file.baselines, task.run_file.align, task.context.seed
     system_turn, length = task.run_file.model.system_turn, align.sequence_length
     domain = _question_rows(task, task.pairs)
-    examples, leaks = without_leaks(general_examples(settings.replay_data), _evaluated_prompts(task))
+    given = general_examples(settings.replay_data)
+    texts = (TrainingText(example.id, example.prompt, example.target) for example in given)
+    found = decontaminate("replay", texts, _evaluations(task))
+    examples, leaks = found.divide(given, "replay")
+    write_checks(task.out, [found])
     tokenizer = load_tokenizer(task.base)
     general, too_long = tokenise(examples, tokenizer, system_turn, length)
     if not general:
@@ -240,12 +246,11 @@ def _raw_rows(task: Task, out: Path) -> list[TokenRow]:
     return rows
 
 
-def _evaluated_prompts(task: Task) -> Iterable[str]:
-    """Yield what models are asked, of MMLU the question alone too; the test stays locked, it is about the documents."""
-    for items in load_suites(task.run_file).values():
-        yield from (item.prompt for item in items)
-        yield from (item.reference["question"] for item in items if "question" in item.reference)
-    yield from (pair.question for pair in read_records(task.inputs["data"] / "validation.jsonl", QAPair))
+def _evaluations(task: Task) -> list[Evaluation]:
+    """Return all that models are asked; the test stays sealed."""
+    data = task.inputs["data"]
+    validation = own_evaluation("validation", read_records(data / "validation.jsonl", QAPair))
+    return [validation, sealed_test(data), *general_evaluations(task.run_file)]
 
 
 def _half(task: Task, number: int, what: str) -> Callable[[int, int, str], None]:

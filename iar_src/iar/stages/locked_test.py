@@ -19,6 +19,7 @@ from iar.records import (
     write_json,
     write_records,
 )
+from iar.services.evaluations import GENERAL
 from iar.services.judges import open_judges
 from iar.services.scores_outcome import scores_outcome
 from iar.services.scoring import (
@@ -30,7 +31,7 @@ from iar.services.scoring import (
     reference_subjects,
     score_all,
 )
-from iar.services.suites import GENERAL, domain_items, load_suites
+from iar.services.suites import domain_items, load_suites
 from iar.services.test_lock import open_locked_test
 from iar.services.workspace import Context
 

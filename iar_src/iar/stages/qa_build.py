@@ -10,7 +10,7 @@ from iar.methods.chunking import chunk_document
 from iar.methods.digest import digest_json
 from iar.methods.funnel import check_funnel, funnel_table
 from iar.methods.offline_teacher import OfflineTeacher
-from iar.methods.splits import SPLITS, assign_splits, decontaminate, deduplicate, with_splits
+from iar.methods.splits import SPLITS, assign_splits, deduplicate, with_splits
 from iar.methods.teaching import Teacher, TeacherOutput, funnel_step
 from iar.records import (
     Chunk,
@@ -24,7 +24,9 @@ from iar.records import (
     write_json,
     write_records,
 )
+from iar.services.decontamination import Decontamination, check_lines, clean_documents, clean_questions, write_checks
 from iar.services.documents import read_documents
+from iar.services.evaluations import general_evaluations
 from iar.services.workspace import Context
 
 
@@ -34,7 +36,9 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     Raises UserError where the folder has no readable document or a split comes out empty.
     """
     settings = run_file.qa_build
-    documents, document_rejects = read_documents(Path(run_file.documents.path))
+    general = general_evaluations(run_file)
+    read, document_rejects = read_documents(Path(run_file.documents.path))
+    documents, contaminated, checked_documents = clean_documents(read, general)
     chunks = [chunk for document in documents for chunk in chunk_document(document, settings.chunk_characters)]
 
     teacher = _teacher(settings, context)
@@ -42,10 +46,12 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
 
     split_of = assign_splits(chunks, settings.validation_share, settings.test_share, settings.split_salt)
     unique, duplicates = deduplicate(with_splits(taught.pairs, split_of))
-    pairs, leaks = decontaminate(unique)
-    rejects = [*document_rejects, *taught.rejects, *duplicates, *leaks]
+    pairs, leaks, checked_questions = clean_questions(unique, documents, general)
+    checks = (checked_documents, checked_questions)
+    rejects = [*document_rejects, *contaminated, *taught.rejects, *duplicates, *leaks]
     funnel = [
-        funnel_step("documents", "document", len(documents), document_rejects),
+        funnel_step("documents", "document", len(read), document_rejects),
+        funnel_step("uncontaminated", "document", len(documents), contaminated),
         funnel_step("chunks", "chunk", len(chunks), []),
         *taught.funnel,
         funnel_step("deduplicated", "question", len(unique), duplicates),
@@ -57,8 +63,9 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
 
     lineage = _lineage(documents, chunks, pairs)
     _write(out, documents, chunks, taught, pairs, rejects, funnel)
+    write_checks(out, checks)
     write_json(out / "dataset.json", {"digest": lineage[-1].digest} | lineage[-1].payload)
-    return Outcome(_metrics(documents, chunks, taught, pairs, rejects), _markdown(pairs, funnel), lineage)
+    return Outcome(_metrics(documents, chunks, taught, pairs, rejects), _markdown(pairs, funnel, checks), lineage)
 
 
 def _teacher(settings: QaBuildSection, context: Context) -> Teacher:
@@ -114,7 +121,7 @@ def _metrics(
     return {name: float(count) for name, count in counts.items()}
 
 
-def _markdown(pairs: Sequence[QAPair], funnel: Sequence[FunnelStep]) -> str:
+def _markdown(pairs: Sequence[QAPair], funnel: Sequence[FunnelStep], checks: Sequence[Decontamination]) -> str:
     by_split = Counter(pair.split for pair in pairs)
     by_type = Counter(pair.question_type for pair in pairs)
     teacher = pairs[0].teacher
@@ -126,6 +133,8 @@ def _markdown(pairs: Sequence[QAPair], funnel: Sequence[FunnelStep]) -> str:
             + ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(by_type.items())),
             "",
             funnel_table(funnel),
+            "",
+            *(f"- {line}" for one in checks for line in check_lines(one.checks)),
         ]
     )
 
