@@ -1,12 +1,14 @@
 """Datasets against evaluations: one line each, what was not checked is said, and a blind check fails the run."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from iar.errors import PermanentError
+from iar.config import RunFile
+from iar.errors import PermanentError, UserError
 from iar.methods.contamination import Evaluation, PromptIndex, TrainingText
 from iar.records import Document, QAPair, Reject, read_records
 from iar.services.decontamination import (
@@ -19,7 +21,7 @@ from iar.services.decontamination import (
     unchecked,
     write_checks,
 )
-from iar.services.evaluations import dataset_texts, file_evaluation
+from iar.services.evaluations import dataset_texts, file_evaluation, general_evaluations
 from tests.test_cli import call
 
 BREAD = "Name three kinds of bread that are baked in an oven without any yeast at all."
@@ -200,6 +202,33 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     code, printed, error = call(capsys, "decontaminate", *arguments, "-o", "out")
     assert (code, printed) == (2, "") and not (tmp_path / "out").exists()
     assert error.startswith("error: " + message.format(folder=tmp_path)) and error.count("\n") == 1
+
+
+def test_a_suite_whose_hub_does_not_answer_is_unread_and_a_missing_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    sections = {"run": {"name": "t"}, "documents": {"path": "d"}}
+    suites = general_evaluations(RunFile.model_validate(sections | {"evaluate": {"mmlu": "cais/mmlu"}}))
+    unread = {suite.name: suite.unread for suite in suites}
+    assert unread.pop("mmlu").startswith("evaluate.mmlu: cais/mmlu is a hub id, and the package datasets is missing")
+    assert unread == {"ifeval": "", "msbench": ""}
+    with pytest.raises(UserError, match=r"^evaluate\.mmlu: no file 'no\.jsonl' in"):
+        general_evaluations(RunFile.model_validate(sections | {"evaluate": {"mmlu": "no.jsonl"}}))
+    with pytest.raises(UserError, match=r"^qa_build\.evals: no file 'no\.jsonl' in"):
+        general_evaluations(RunFile.model_validate(sections | {"qa_build": {"evals": ["no.jsonl"]}}))
+
+
+def test_a_dataset_is_checked_against_a_run_whose_questions_are_not_made_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, run_yaml = write(tmp_path / "rows.jsonl", {"prompt": "Sing."}), tmp_path / "run.yaml"
+    run_yaml.write_text(f"run: {{name: t, state: {tmp_path / 'state'}}}\ndocuments: {{path: examples/documents}}\n")
+    code, printed, _ = call(capsys, "decontaminate", rows, "--run", run_yaml)
+    lines = printed.splitlines()
+    assert code == 0 and len(lines) == 5
+    assert lines[0].startswith(f"{rows} against validation: UNCHECKED: run t-")
+    assert lines[2].startswith(f"{rows} against ifeval: 0 of 1 items give away")
 
 
 SHARED = Path(__file__).parents[3] / "shared" / "benchmarks"
