@@ -22,6 +22,7 @@ class Answer:
     body: str | None = None
     delay_seconds: float = 0.0
     trickle: bool = False
+    cut: bool = False  # the connection breaks in the middle of the body
 
 
 Script = Callable[[dict[str, Any], int], Answer]
@@ -47,8 +48,8 @@ def user_of(body: dict[str, Any]) -> str:
     return str(body["messages"][-1]["content"])
 
 
-def completion(text: str) -> str:
-    usage = {"prompt_tokens": 7, "completion_tokens": 3}
+def completion(text: str, prompt_tokens: int = 7, completion_tokens: int = 3) -> str:
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
     return json.dumps({"choices": [{"message": {"content": text}, "finish_reason": "stop"}], "usage": usage})
 
 
@@ -94,6 +95,10 @@ def serve(script: Script) -> Iterator[ChatServer]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
+            if answer.cut:
+                self.wfile.write(data[: len(data) // 2])
+                self.close_connection = True
+                return
             if answer.trickle:
                 for byte in data:
                     self.wfile.write(bytes([byte]))

@@ -22,6 +22,8 @@ from iar.config import Endpoint
 from iar.errors import UserError
 from iar.services.llm_answers import Failed, Verdict, judge_response, transport_reason
 
+_LONGEST_BODY = 32 << 20  # bytes; the longest replies of any model are a few hundred thousand
+_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)  # no server has seen the call
 _SHORTEST_SECRET = 8  # a placeholder such as "EMPTY" is no secret, and may well occur in a reply
 
 
@@ -37,11 +39,21 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One call: what came of it, the body the server sent, and how long it took."""
+    """One call: what came of it, the body the server sent, how long it took, and whether it may be billed."""
 
     verdict: Verdict
     raw: str
     seconds: float
+    billed: bool
+
+
+@dataclass(frozen=True)
+class Http:
+    """An open connection pool to the servers of an endpoint, with the key it sends."""
+
+    client: httpx.AsyncClient
+    endpoint: Endpoint
+    key: SecretStr
 
 
 def read_key(endpoint: Endpoint) -> SecretStr:
@@ -62,15 +74,15 @@ def read_key(endpoint: Endpoint) -> SecretStr:
     return SecretStr(key)
 
 
-def chat_url(endpoint: Endpoint) -> str:
-    """Return the address of the chat call. Raises UserError for a base_url that carries a secret or a query."""
-    parts = re.match(r"^(https?)://([^/?#]*)([^?#]*)([?#].*)?$", endpoint.base_url)
+def chat_url(endpoint: Endpoint, base_url: str) -> str:
+    """Return the address of the chat call. Raises UserError for a base URL that carries a secret or a query."""
+    parts = re.match(r"^(https?)://([^/?#]*)([^?#]*)([?#].*)?$", base_url)
     if not parts or not parts[2] or "@" in parts[2] or parts[4]:
         raise UserError(
             f"LLM server '{endpoint.name}': base_url must be http(s)://host[:port]/path without user, password"
             " or query: put the key into the environment variable that api_key_env names"
         )
-    return endpoint.base_url.rstrip("/") + "/chat/completions"
+    return base_url.rstrip("/") + "/chat/completions"
 
 
 def hide(text: str, key: SecretStr) -> str:
@@ -79,8 +91,8 @@ def hide(text: str, key: SecretStr) -> str:
     return text.replace(secret, "***") if len(secret) >= _SHORTEST_SECRET else text
 
 
-def chat_body(endpoint: Endpoint, request: ChatRequest) -> dict[str, Any]:
-    """Return the JSON of a chat call, all sampling parameters explicit."""
+def chat_body(endpoint: Endpoint, request: ChatRequest, with_schema: bool = True) -> dict[str, Any]:
+    """Return the JSON of a chat call, all sampling parameters explicit, the schema where the server knows schemas."""
     system = [{"role": "system", "content": request.system}] if request.system else []
     body: dict[str, Any] = {
         "model": endpoint.model,
@@ -89,23 +101,22 @@ def chat_body(endpoint: Endpoint, request: ChatRequest) -> dict[str, Any]:
         "top_p": endpoint.top_p,
         "max_tokens": endpoint.max_tokens,
     }
-    if request.json_schema is not None:
+    if with_schema and request.json_schema is not None:
         schema = {"name": "reply", "schema": request.json_schema, "strict": True}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     return body
 
 
 @asynccontextmanager
-async def open_http(
-    endpoint: Endpoint, most_seconds: float = float("inf")
-) -> AsyncIterator[tuple[httpx.AsyncClient, SecretStr]]:
-    """Open a connection pool for one endpoint; yield it with the key it sends."""
+async def open_http(endpoint: Endpoint, most_seconds: float = float("inf")) -> AsyncIterator[Http]:
+    """Open a connection pool for one endpoint."""
     key = read_key(endpoint)
     headers = {"Authorization": f"Bearer {key.get_secret_value()}"} if key.get_secret_value() else {}
-    limits = httpx.Limits(max_connections=2 * endpoint.concurrency)  # probes come on top of calls
+    # Probes come on top of calls.
+    limits = httpx.Limits(max_connections=2 * endpoint.concurrency * len(endpoint.base_urls))
     timeout = min(endpoint.timeout_seconds, most_seconds)
     async with httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits, verify=_tls()) as client:
-        yield client, key
+        yield Http(client, endpoint, key)
 
 
 @cache
@@ -113,20 +124,32 @@ def _tls() -> ssl.SSLContext:
     return httpx.create_ssl_context()  # reads all root certificates, some 50 ms: once a process
 
 
-async def post(client: httpx.AsyncClient, endpoint: Endpoint, key: SecretStr, request: ChatRequest) -> Exchange:
+async def post(http: Http, base_url: str, body: dict[str, Any]) -> Exchange:
     """Make one call; the key is taken out of what the server sent."""
     # httpx limits the time between two bytes; a server that trickles needs a limit on the whole call.
-    limit = client.timeout.read
+    limit = http.client.timeout.read
+    url = chat_url(http.endpoint, base_url)
     started = time.monotonic()
     try:
-        async with asyncio.timeout(limit):
-            response = await client.post(chat_url(endpoint), json=chat_body(endpoint, request))
-    except (TimeoutError, httpx.TimeoutException):
-        failed = Failed(f"no reply within {limit:g} s", retry=True)
-        return Exchange(failed, "", time.monotonic() - started)
+        async with asyncio.timeout(limit), http.client.stream("POST", url, json=body) as response:
+            raw = hide(await _read(response), http.key)
+    except (TimeoutError, httpx.TimeoutException) as error:
+        failed = Failed(f"no reply within {limit:g} s", retry=True, overload=True)
+        return Exchange(failed, "", time.monotonic() - started, not isinstance(error, _UNSENT))
     except (httpx.TransportError, httpx.DecodingError) as error:
-        failed = Failed(hide(transport_reason(error), key), retry=True)
-        return Exchange(failed, "", time.monotonic() - started)
-    body = hide(response.text, key)
-    verdict = judge_response(endpoint, response.status_code, response.headers, body)
-    return Exchange(verdict, body, time.monotonic() - started)
+        failed = Failed(hide(transport_reason(error), http.key), retry=True, overload=True)
+        return Exchange(failed, "", time.monotonic() - started, not isinstance(error, _UNSENT))
+    verdict = judge_response(
+        http.endpoint, base_url, response.status_code, response.headers, raw, "response_format" in body
+    )
+    return Exchange(verdict, raw, time.monotonic() - started, response.status_code == httpx.codes.OK)
+
+
+async def _read(response: httpx.Response) -> str:
+    """Return the body as text (JSON is UTF-8, RFC 8259). Raises DecodingError for one without an end."""
+    body = bytearray()
+    async for part in response.aiter_bytes():
+        body += part
+        if len(body) > _LONGEST_BODY:
+            raise httpx.DecodingError(f"a body of over {_LONGEST_BODY >> 20} MiB")
+    return body.decode("utf-8", "replace")
