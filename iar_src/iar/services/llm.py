@@ -91,7 +91,8 @@ class ChatClient:
                 report(digest)
 
         archive = GroupCommit(cache, self.endpoint.model, self.endpoint.revision)
-        most = self.endpoint.concurrency * len(self.endpoint.base_urls)
+        # Twice as many as may be in flight: some wait for the disk, or before they try again.
+        most = 2 * self.endpoint.concurrency * len(self.endpoint.base_urls)
         async with open_http(self.endpoint) as http:
             calls = Calls(http, self._patience, self._dialect, archive)
             await _all_or_first_error([work() for _ in range(min(most, len(wanted)))])

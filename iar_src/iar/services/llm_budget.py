@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from iar.config import Endpoint
 from iar.errors import UserError
+from iar.methods.digest import canonical_json
 from iar.services.reply_cache import GroupCommit, Spent
 
 _MILLION = 1e6
+_CEILINGS = ("budget_calls", "budget_tokens", "budget_money")
 _TEMPLATE_TOKENS = 256  # what a server's chat template may add to a prompt
 
 
@@ -18,9 +21,9 @@ def money(endpoint: Endpoint, spent: Spent) -> float:
     return paid / _MILLION
 
 
-def dearest(endpoint: Endpoint, request: str) -> Spent:
+def dearest(endpoint: Endpoint, body: dict[str, Any]) -> Spent:
     """Return the most that a call can cost: no tokenizer makes more than one token of a byte."""
-    return Spent(1, len(request.encode()) + _TEMPLATE_TOKENS, endpoint.max_tokens)
+    return Spent(1, len(canonical_json(body).encode()) + _TEMPLATE_TOKENS, endpoint.max_tokens)
 
 
 class Budget:
@@ -29,16 +32,20 @@ class Budget:
     def __init__(self, endpoint: Endpoint, archive: GroupCommit) -> None:
         self._endpoint = endpoint
         self._archive = archive
+        self._ceilings = {key: most for key in _CEILINGS if (most := getattr(endpoint, key)) is not None}
         self._reserved = Spent()
         self._changed = asyncio.Condition()
 
     @asynccontextmanager
-    async def reserve(self, request: str) -> AsyncIterator[None]:
+    async def reserve(self, body: dict[str, Any]) -> AsyncIterator[None]:
         """Set aside what a call can cost; waits while only the calls under way stand against it.
 
         Raises UserError where it would not even fit once they are back: the ceiling is reached.
         """
-        most = dearest(self._endpoint, request)
+        if not self._ceilings:
+            yield
+            return
+        most = dearest(self._endpoint, body)
         async with self._changed:
             while passed := self._passed(self._archive.spent + self._reserved + most):
                 if not self._reserved.calls:
@@ -54,18 +61,15 @@ class Budget:
 
     def _passed(self, total: Spent) -> str:
         """Return the first ceiling that `total` passes, "" where all hold."""
-        ceilings = {
-            "budget_calls": (total.calls, self._endpoint.budget_calls),
-            "budget_tokens": (total.tokens, self._endpoint.budget_tokens),
-            "budget_money": (money(self._endpoint, total), self._endpoint.budget_money),
-        }
-        return next((key for key, (much, most) in ceilings.items() if most is not None and much > most), "")
+        much = (total.calls, total.tokens, money(self._endpoint, total))
+        total_of = dict(zip(_CEILINGS, much, strict=True))
+        return next((key for key, most in self._ceilings.items() if total_of[key] > most), "")
 
     def _reached(self, key: str, most: Spent) -> str:
         spent = self._archive.spent
         price = f" and {money(self._endpoint, spent):.6g} of money" if key == "budget_money" else ""
         return (
-            f"LLM server '{self._endpoint.name}': {key} {getattr(self._endpoint, key):.10g} is reached: model"
+            f"LLM server '{self._endpoint.name}': {key} {self._ceilings[key]:.10g} is reached: model"
             f" '{self._endpoint.model}' has cost {spent.calls} calls, {spent.tokens} tokens{price} in this state"
             f" folder, and the next call may take {most.tokens} tokens; raise {key} and run again, replies so far"
             " are kept"

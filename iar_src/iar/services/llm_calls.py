@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,57 +54,64 @@ class Calls:
         """Try until there is a reply or a settled failure; waiting on 429 is no attempt."""
         attempts = refusals = 0
         while True:
-            server, began, exchange = await self._once(digest, request, refusals)
+            server, exchange = await self._once(digest, request, refusals)
             verdict = exchange.verdict
             if isinstance(verdict, Refused):
                 refusals += 1
             elif isinstance(verdict, SchemaRefused):
-                self._dialect.schemas = False
+                continue
             elif isinstance(verdict, Answered) or not verdict.retry:
                 return exchange
             elif attempts + 1 < self._endpoint.max_attempts:
                 attempts += 1
                 await self._recover(server, verdict, attempts)
-            elif await self._is_alive(server, began, verdict.reason, attempts + 1):
+            elif await self._is_alive(server, exchange.began, verdict.reason, attempts + 1):
                 return exchange
 
-    async def _once(self, digest: str, request: ChatRequest, refusals: int) -> tuple[Throttle, float, Exchange]:
-        """Make one call. Return the server that got it, when it began (monotonic), and what came of it."""
-        text = canonical_json(chat_body(self._endpoint, request))
-        async with self._pool.slot() as server, self._budget.reserve(text):
-            began = time.monotonic()
-            call = asyncio.create_task(self._call(server, digest, request))
+    async def _once(self, digest: str, request: ChatRequest, refusals: int) -> tuple[Throttle, Exchange]:
+        """Make one call. Return the server that got it and what came of it."""
+        async with self._budget.reserve(chat_body(self._endpoint, request)), AsyncExitStack() as place:
+            server = await place.enter_async_context(self._pool.slot())
+            body = chat_body(self._endpoint, request, self._dialect.schemas)
+            call = asyncio.create_task(self._call(server, digest, body, refusals, place))
             try:
-                exchange = await asyncio.shield(call)
+                return server, await asyncio.shield(call)
             except asyncio.CancelledError:
                 # Another call has ended the run. What the server is answering already is paid for, so it is kept.
                 await asyncio.wait([call], timeout=self._patience.longest_farewell_seconds)
                 call.cancel()
                 raise
-            self._adapt(server, began, exchange, refusals)
-            return server, began, exchange
 
-    async def _call(self, server: Throttle, digest: str, request: ChatRequest) -> Exchange:
-        body = chat_body(self._endpoint, request, self._dialect.schemas)
+    async def _call(
+        self, server: Throttle, digest: str, body: dict[str, Any], refusals: int, place: AsyncExitStack
+    ) -> Exchange:
         exchange = await post(self._http, server.url, body)
-        if exchange.billed:
-            await self._archive.put(self._bill(digest, server.url, body, exchange))
+        self._adapt(server, exchange, refusals)
+        await place.aclose()  # the server has room again, which need not wait for the disk
+        await self._keep(digest, server.url, body, exchange)
         return exchange
 
-    def _bill(self, digest: str, base_url: str, body: dict[str, Any], exchange: Exchange) -> Call:
-        usable = bool(digest) and not _may_help(exchange.verdict)
-        model, text, tokens = self._endpoint.model, canonical_json(body), read_usage(exchange.raw)
-        return Call(
-            digest, model, self._endpoint.revision, base_url, text, exchange.raw, usable, *tokens, exchange.seconds
-        )
+    async def _keep(self, digest: str, base_url: str, body: dict[str, Any], exchange: Exchange) -> None:
+        """Archive a call that may be billed; it is a reply to `digest` unless another try may bring a better one."""
+        if exchange.billed:
+            usable = bool(digest) and not _may_help(exchange.verdict)
+            model, text, tokens = self._endpoint.model, canonical_json(body), read_usage(exchange.raw)
+            await self._archive.put(
+                Call(
+                    digest, model, self._endpoint.revision, base_url, text, exchange.raw, usable, *tokens,
+                    exchange.seconds,
+                )
+            )  # fmt: skip
 
-    def _adapt(self, server: Throttle, began: float, exchange: Exchange, refusals: int) -> None:
-        """Learn from a call how many the server bears."""
-        verdict = exchange.verdict
+    def _adapt(self, server: Throttle, exchange: Exchange, refusals: int) -> None:
+        """Learn from a call what the server bears: before the next one takes its place."""
+        verdict, began = exchange.verdict, exchange.began
         if isinstance(verdict, Refused):
             server.overloaded(began)
             server.pause(self._backoff(refusals + 1, verdict.wait_seconds))
             self._check_stall()
+        elif isinstance(verdict, SchemaRefused):
+            self._dialect.schemas = False
         elif isinstance(verdict, Answered):
             server.replied()
             if exchange.seconds > _SLOW_SHARE * self._endpoint.timeout_seconds:
@@ -157,8 +164,7 @@ class Calls:
     async def _answers(self, base_url: str) -> bool:
         body = chat_body(self._endpoint, PROBE)
         exchange = await post(self._http, base_url, body)
-        if exchange.billed:
-            await self._archive.put(self._bill("", base_url, body, exchange))
+        await self._keep("", base_url, body, exchange)
         return not _may_help(exchange.verdict)
 
     def _who(self) -> str:

@@ -10,7 +10,7 @@ import re
 import ssl
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -39,21 +39,45 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One call: what came of it, the body the server sent, how long it took, and whether it may be billed."""
+    """One call: what came of it, the body the server sent, when it began (monotonic) and how long it took.
+
+    `billed`: a provider may want money for it.
+    """
 
     verdict: Verdict
     raw: str
+    began: float
     seconds: float
     billed: bool
 
 
-@dataclass(frozen=True)
 class Http:
-    """An open connection pool to the servers of an endpoint, with the key it sends."""
+    """Connections to the servers of one endpoint, with the key they send; made by `open_http`.
 
-    client: httpx.AsyncClient
-    endpoint: Endpoint
-    key: SecretStr
+    Each call in flight has a client of its own: a client's pool looks at all its connections for every
+    call, which at 64 in flight takes more time than everything else.
+    """
+
+    def __init__(self, endpoint: Endpoint, timeout_seconds: float, opened: AsyncExitStack) -> None:
+        self.endpoint = endpoint
+        self.timeout_seconds = timeout_seconds
+        self.key = read_key(endpoint)
+        self._opened = opened
+        self._idle: list[httpx.AsyncClient] = []
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[httpx.AsyncClient]:
+        """Lend a client that no other call has."""
+        client = self._idle.pop() if self._idle else await self._opened.enter_async_context(self._new())
+        try:
+            yield client
+        finally:
+            self._idle.append(client)
+
+    def _new(self) -> httpx.AsyncClient:
+        secret = self.key.get_secret_value()
+        headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+        return httpx.AsyncClient(headers=headers, timeout=self.timeout_seconds, verify=_tls())
 
 
 def read_key(endpoint: Endpoint) -> SecretStr:
@@ -109,14 +133,9 @@ def chat_body(endpoint: Endpoint, request: ChatRequest, with_schema: bool = True
 
 @asynccontextmanager
 async def open_http(endpoint: Endpoint, most_seconds: float = float("inf")) -> AsyncIterator[Http]:
-    """Open a connection pool for one endpoint."""
-    key = read_key(endpoint)
-    headers = {"Authorization": f"Bearer {key.get_secret_value()}"} if key.get_secret_value() else {}
-    # Probes come on top of calls.
-    limits = httpx.Limits(max_connections=2 * endpoint.concurrency * len(endpoint.base_urls))
-    timeout = min(endpoint.timeout_seconds, most_seconds)
-    async with httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits, verify=_tls()) as client:
-        yield Http(client, endpoint, key)
+    """Open connections for one endpoint; raises UserError where its key is missing."""
+    async with AsyncExitStack() as opened:
+        yield Http(endpoint, min(endpoint.timeout_seconds, most_seconds), opened)
 
 
 @cache
@@ -126,23 +145,30 @@ def _tls() -> ssl.SSLContext:
 
 async def post(http: Http, base_url: str, body: dict[str, Any]) -> Exchange:
     """Make one call; the key is taken out of what the server sent."""
-    # httpx limits the time between two bytes; a server that trickles needs a limit on the whole call.
-    limit = http.client.timeout.read
     url = chat_url(http.endpoint, base_url)
     started = time.monotonic()
     try:
-        async with asyncio.timeout(limit), http.client.stream("POST", url, json=body) as response:
+        # httpx limits the time between two bytes; a server that trickles needs a limit on the whole call.
+        async with (
+            http.client() as client,
+            asyncio.timeout(http.timeout_seconds),
+            client.stream("POST", url, json=body) as response,
+        ):
             raw = hide(await _read(response), http.key)
     except (TimeoutError, httpx.TimeoutException) as error:
-        failed = Failed(f"no reply within {limit:g} s", retry=True, overload=True)
-        return Exchange(failed, "", time.monotonic() - started, not isinstance(error, _UNSENT))
+        return _failed(f"no reply within {http.timeout_seconds:g} s", error, started)
     except (httpx.TransportError, httpx.DecodingError) as error:
-        failed = Failed(hide(transport_reason(error), http.key), retry=True, overload=True)
-        return Exchange(failed, "", time.monotonic() - started, not isinstance(error, _UNSENT))
+        return _failed(hide(transport_reason(error), http.key), error, started)
     verdict = judge_response(
         http.endpoint, base_url, response.status_code, response.headers, raw, "response_format" in body
     )
-    return Exchange(verdict, raw, time.monotonic() - started, response.status_code == httpx.codes.OK)
+    return Exchange(verdict, raw, started, time.monotonic() - started, response.status_code == httpx.codes.OK)
+
+
+def _failed(reason: str, error: Exception, started: float) -> Exchange:
+    """Return what a call without a response came to; the server may bill it unless it never saw it."""
+    failed = Failed(reason, retry=True, overload=True)
+    return Exchange(failed, "", started, time.monotonic() - started, billed=not isinstance(error, _UNSENT))
 
 
 async def _read(response: httpx.Response) -> str:

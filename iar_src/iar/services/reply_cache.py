@@ -93,7 +93,7 @@ class ReplyCache:
         try:
             with self._one_commit, self._connection:
                 self._connection.executemany(
-                    f"INSERT INTO calls VALUES ({marks})", [(*astuple(call), time.time()) for call in calls]
+                    f"INSERT INTO calls VALUES ({marks})", [(*vars(call).values(), time.time()) for call in calls]
                 )
                 self._connection.executemany(
                     _ADD, [(call.model, call.revision, call.prompt_tokens, call.completion_tokens) for call in calls]
