@@ -31,11 +31,22 @@ PROMPT = "Which of the harbour's lamps burns longest, and who lights it? " * 8
 MOST_OVER_IDEAL = 1.10
 
 
+def response() -> bytes:
+    """Return the one response that the server has."""
+    message = {"role": "assistant", "content": json.dumps({"question": PROMPT})}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    usage = {"prompt_tokens": 120, "completion_tokens": 130, "total_tokens": 250}
+    reply = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": choices, "usage": usage}
+    body = json.dumps(reply).encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
 class SlowReplies(asyncio.Protocol):
     """HTTP/1.1 with connections kept open; answers each request `delay_seconds` after its last byte."""
 
-    def __init__(self, delay_seconds: float) -> None:
+    def __init__(self, delay_seconds: float, response: bytes) -> None:
         self._delay_seconds = delay_seconds
+        self._response = response
         self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -47,28 +58,13 @@ class SlowReplies(asyncio.Protocol):
         length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
         if found and length and len(body) >= int(length[1]):
             self._received = b""
-            asyncio.get_running_loop().call_later(self._delay_seconds, self._reply)
-
-    def _reply(self) -> None:
-        message = {"role": "assistant", "content": json.dumps({"question": PROMPT})}
-        body = json.dumps(
-            {
-                "id": "c",
-                "object": "chat.completion",
-                "created": 0,
-                "model": "m",
-                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-                "usage": {"prompt_tokens": 120, "completion_tokens": 130, "total_tokens": 250},
-            }
-        ).encode()
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
-        self._transport.write(head + body)
+            asyncio.get_running_loop().call_later(self._delay_seconds, self._transport.write, self._response)
 
 
 async def serve(delay_seconds: float) -> None:
     """Print the port, then serve until killed."""
     server = await asyncio.get_running_loop().create_server(
-        lambda: SlowReplies(delay_seconds), "127.0.0.1", 0, backlog=1024
+        lambda: SlowReplies(delay_seconds, response()), "127.0.0.1", 0, backlog=1024
     )
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()

@@ -6,10 +6,9 @@ import math
 import re
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import httpx
 
 from iar.config import Endpoint
 from iar.errors import UserError
@@ -91,10 +90,10 @@ def transport_reason(error: BaseException) -> str:
 
 
 def judge_response(
-    endpoint: Endpoint, base_url: str, status: int, headers: httpx.Headers, body: str, with_schema: bool
+    endpoint: Endpoint, base_url: str, status: int, headers: Mapping[str, str], body: str, with_schema: bool
 ) -> Verdict:
     """Return what one response means. Raises UserError where only the user can help (most of 4xx)."""
-    wait = retry_after(headers.get("retry-after"))
+    wait = retry_after(headers.get("Retry-After"))
     if status == 200:
         return read_completion(body)
     if status == 429 and "insufficient_quota" not in body:

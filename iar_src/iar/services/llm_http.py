@@ -4,17 +4,19 @@ The API key is read from its environment variable for each client and stands in 
 or error text: what a server sends is cleaned of it before anybody reads it.
 """
 
-import asyncio
 import os
 import re
 import ssl
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
+import aiohttp
 import httpx
 from pydantic import SecretStr
 
@@ -23,7 +25,8 @@ from iar.errors import UserError
 from iar.services.llm_answers import Failed, Verdict, judge_response, transport_reason
 
 _LONGEST_BODY = 32 << 20  # bytes; the longest replies of any model are a few hundred thousand
-_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)  # no server has seen the call
+_UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)  # no server has seen the call
+_CONNECT_SECONDS = 30.0
 _SHORTEST_SECRET = 8  # a placeholder such as "EMPTY" is no secret, and may well occur in a reply
 
 
@@ -51,33 +54,14 @@ class Exchange:
     billed: bool
 
 
+@dataclass(frozen=True)
 class Http:
-    """Connections to the servers of one endpoint, with the key they send; made by `open_http`.
+    """An open connection pool to the servers of one endpoint, with the key it sends; made by `open_http`."""
 
-    Each call in flight has a client of its own: a client's pool looks at all its connections for every
-    call, which at 64 in flight takes more time than everything else.
-    """
-
-    def __init__(self, endpoint: Endpoint, timeout_seconds: float, opened: AsyncExitStack) -> None:
-        self.endpoint = endpoint
-        self.timeout_seconds = timeout_seconds
-        self.key = read_key(endpoint)
-        self._opened = opened
-        self._idle: list[httpx.AsyncClient] = []
-
-    @asynccontextmanager
-    async def client(self) -> AsyncIterator[httpx.AsyncClient]:
-        """Lend a client that no other call has."""
-        client = self._idle.pop() if self._idle else await self._opened.enter_async_context(self._new())
-        try:
-            yield client
-        finally:
-            self._idle.append(client)
-
-    def _new(self) -> httpx.AsyncClient:
-        secret = self.key.get_secret_value()
-        headers = {"Authorization": f"Bearer {secret}"} if secret else {}
-        return httpx.AsyncClient(headers=headers, timeout=self.timeout_seconds, verify=_tls())
+    endpoint: Endpoint
+    key: SecretStr
+    session: aiohttp.ClientSession
+    timeout_seconds: float
 
 
 def read_key(endpoint: Endpoint) -> SecretStr:
@@ -134,13 +118,30 @@ def chat_body(endpoint: Endpoint, request: ChatRequest, with_schema: bool = True
 @asynccontextmanager
 async def open_http(endpoint: Endpoint, most_seconds: float = float("inf")) -> AsyncIterator[Http]:
     """Open connections for one endpoint; raises UserError where its key is missing."""
-    async with AsyncExitStack() as opened:
-        yield Http(endpoint, min(endpoint.timeout_seconds, most_seconds), opened)
+    key = read_key(endpoint)
+    secret = key.get_secret_value()
+    seconds = min(endpoint.timeout_seconds, most_seconds)
+    # The calls in flight are limited elsewhere; a limit on the whole call ends one that trickles, too.
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=_tls()),
+        headers={"Authorization": f"Bearer {secret}"} if secret else {},
+        timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, _CONNECT_SECONDS)),
+        cookie_jar=aiohttp.DummyCookieJar(),
+    ) as session:
+        yield Http(endpoint, key, session, seconds)
 
 
 @cache
 def _tls() -> ssl.SSLContext:
-    return httpx.create_ssl_context()  # reads all root certificates, some 50 ms: once a process
+    return httpx.create_ssl_context()  # roots as everywhere else in this package; read once, some 50 ms
+
+
+@cache
+def _proxy(url: str) -> str | None:
+    """Return the proxy that the environment names for an address (HTTPS_PROXY and its companions), if any."""
+    parts = urlsplit(url)
+    proxies = getproxies()
+    return None if proxy_bypass(parts.hostname or "") else proxies.get(parts.scheme, proxies.get("all"))
 
 
 async def post(http: Http, base_url: str, body: dict[str, Any]) -> Exchange:
@@ -148,21 +149,14 @@ async def post(http: Http, base_url: str, body: dict[str, Any]) -> Exchange:
     url = chat_url(http.endpoint, base_url)
     started = time.monotonic()
     try:
-        # httpx limits the time between two bytes; a server that trickles needs a limit on the whole call.
-        async with (
-            http.client() as client,
-            asyncio.timeout(http.timeout_seconds),
-            client.stream("POST", url, json=body) as response,
-        ):
+        async with http.session.post(url, json=body, proxy=_proxy(url), allow_redirects=False) as response:
             raw = hide(await _read(response), http.key)
-    except (TimeoutError, httpx.TimeoutException) as error:
+    except TimeoutError as error:
         return _failed(f"no reply within {http.timeout_seconds:g} s", error, started)
-    except (httpx.TransportError, httpx.DecodingError) as error:
+    except aiohttp.ClientError as error:
         return _failed(hide(transport_reason(error), http.key), error, started)
-    verdict = judge_response(
-        http.endpoint, base_url, response.status_code, response.headers, raw, "response_format" in body
-    )
-    return Exchange(verdict, raw, started, time.monotonic() - started, response.status_code == httpx.codes.OK)
+    verdict = judge_response(http.endpoint, base_url, response.status, response.headers, raw, "response_format" in body)
+    return Exchange(verdict, raw, started, time.monotonic() - started, billed=response.status == 200)
 
 
 def _failed(reason: str, error: Exception, started: float) -> Exchange:
@@ -171,11 +165,11 @@ def _failed(reason: str, error: Exception, started: float) -> Exchange:
     return Exchange(failed, "", started, time.monotonic() - started, billed=not isinstance(error, _UNSENT))
 
 
-async def _read(response: httpx.Response) -> str:
-    """Return the body as text (JSON is UTF-8, RFC 8259). Raises DecodingError for one without an end."""
+async def _read(response: aiohttp.ClientResponse) -> str:
+    """Return the body as text (JSON is UTF-8, RFC 8259). Raises ClientPayloadError for one without an end."""
     body = bytearray()
-    async for part in response.aiter_bytes():
+    async for part in response.content.iter_any():
         body += part
         if len(body) > _LONGEST_BODY:
-            raise httpx.DecodingError(f"a body of over {_LONGEST_BODY >> 20} MiB")
+            raise aiohttp.ClientPayloadError(f"a body of over {_LONGEST_BODY >> 20} MiB")
     return body.decode("utf-8", "replace")
