@@ -18,7 +18,7 @@ _RETRIED = frozenset({408, 409, 425})
 # The server, or a gateway before it, has no room: fewer calls may help (529 is in use for "overloaded").
 _OVERLOADED = frozenset({502, 503, 504, 529})
 # Refusals of this one prompt, not of the endpoint or the settings: the row fails, the run goes on.
-_ROW_REFUSALS = ("context_length_exceeded", "content_filter")
+_ROW_REFUSALS = re.compile(r"context[ _](length|size|window)|content_filter", re.IGNORECASE)
 # What servers without structured output write about a request for it; 501 and 422 are in use beside 400.
 _NO_SCHEMA = re.compile(r"response_?format|json_?schema|structured|guided", re.IGNORECASE)
 
@@ -98,13 +98,13 @@ def judge_response(
         return read_completion(body)
     if status == 429 and "insufficient_quota" not in body:
         return Refused(wait)
+    if status in (400, 413, 422) and _ROW_REFUSALS.search(body):
+        return Failed(f"HTTP {status}: {_server_message(body)}", retry=False)
     if with_schema and status in (400, 404, 422, 501) and _NO_SCHEMA.search(body):
         return SchemaRefused()
     if status >= 500 or status in _RETRIED:
         reason = f"HTTP {status}: {_server_message(body)}"
         return Failed(reason, retry=True, wait_seconds=wait, overload=status in _OVERLOADED)
-    if status in (400, 413) and any(code in body for code in _ROW_REFUSALS):
-        return Failed(f"HTTP {status}: {_server_message(body)}", retry=False)
     raise UserError(
         f"LLM server '{endpoint.name}' at {base_url} answered HTTP {status}{_said(status, body)}: "
         f"{_fix(endpoint, status)}"

@@ -27,6 +27,7 @@ from iar.services.llm_answers import Failed, Verdict, judge_response, transport_
 _LONGEST_BODY = 32 << 20  # bytes; the longest replies of any model are a few hundred thousand
 _UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)  # no server has seen the call
 _CONNECT_SECONDS = 30.0
+_HIGHEST_PORT = 65535
 _SHORTEST_SECRET = 8  # a placeholder such as "EMPTY" is no secret, and may well occur in a reply
 
 
@@ -84,8 +85,10 @@ def read_key(endpoint: Endpoint) -> SecretStr:
 
 def chat_url(endpoint: Endpoint, base_url: str) -> str:
     """Return the address of the chat call. Raises UserError for a base URL that carries a secret or a query."""
-    parts = re.match(r"^(https?)://([^/?#]*)([^?#]*)([?#].*)?$", base_url)
-    if not parts or not parts[2] or "@" in parts[2] or parts[4]:
+    parts = re.match(
+        r"^(https?)://(?P<host>[^/?#:@\s]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>\d{1,5}))?(/[^?#\s]*)?$", base_url
+    )
+    if not parts or int(parts["port"] or 0) > _HIGHEST_PORT:
         raise UserError(
             f"LLM server '{endpoint.name}': base_url must be http(s)://host[:port]/path without user, password"
             " or query: put the key into the environment variable that api_key_env names"
