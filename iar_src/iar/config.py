@@ -19,6 +19,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 # No setting has a use beyond these; a slip of the hand such as 1e23 does.
 MOST = 10_000_000
 Positive = Annotated[int, Field(gt=0, le=MOST)]
+Count = Annotated[int, Field(gt=0, le=10**12)]  # a large corpus takes more tokens than MOST
 Url = Annotated[str, Field(pattern=r"^https?://")]
 RuleName = Literal["rule:exact", "rule:token-f1", "rule:char-ngram"]
 # MLflow reads `latest` and `v3` where a version stands, and takes no alias of more than 255 characters.
@@ -56,11 +57,16 @@ class Endpoint(Section):
     max_attempts: Positive = Field(5, description="Tries of one call before it counts as failed.")
     prompt_price: float = Field(0.0, ge=0, description="Money for a million prompt tokens, in a currency of yours.")
     completion_price: float = Field(0.0, ge=0, description="Money for a million tokens of replies.")
-    budget_calls: Positive | None = Field(
-        None, description="Most replies that the state folder may ever hold from this model; null = no ceiling."
+    budget_calls: Count | None = Field(
+        None, description="Most calls of this model that the state folder may ever hold; null = no ceiling."
     )
-    budget_tokens: Positive | None = Field(None, description="The same ceiling in tokens, of prompts and replies.")
+    budget_tokens: Count | None = Field(None, description="The same ceiling in tokens, of prompts and replies.")
     budget_money: float | None = Field(None, gt=0, description="The same ceiling in money.")
+
+    @property
+    def weights(self) -> str:
+        """The model, with the revision where one is named."""
+        return f"{self.model}@{self.revision}" if self.revision else self.model
 
     @property
     def base_urls(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from iar.services.workload import Suite, Workload, workload
 from iar.services.workspace import Manifest, Workspace, stored_files
 
 ROOT = Path(__file__).parents[2]
-SERVER = {"base_url": "http://localhost:1/v1"}
+SERVER = {"base_url": "http://localhost:1/v1", "prompt_price": 10_000, "completion_price": 20_000}
 JUDGES = [SERVER | {"name": name, "model": f"judge-{name}"} for name in "abc"]
 WORK = Workload(
     (1000.0,) * 10, (1000.0,) * 10, 60, 100, 20, 30, 35.0, 31.0,
@@ -156,7 +156,7 @@ def test_what_a_finished_task_took_stands_beside_its_estimate(finished: RunFile)
     cost = estimate(finished, WORK)
     lines = {line[0]: line for line in rows(cost, done)}
     assert {len(line) for line in lines.values()} == {len(titles(done))}
-    assert lines["inject"][5:] == ["1.00 h", "1,200", "8", "100"] and lines["align"][5:] == ["", "", "", ""]
+    assert lines["inject"][5:] == ["1.00 h", "1,200", "8", "100 for 1.10"] and lines["align"][5:] == ["", "", "", ""]
     told = {one["task"]: one for one in cost_json(cost, done)["tasks"]}
     assert told["inject"]["actual"]["seconds"] == 3600.0 and told["align"]["actual"] is None
 
