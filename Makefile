@@ -32,7 +32,7 @@ test-services: $(DEVELOPMENT)  ## tests against real servers, which they install
 	@$(BIN)/python -m pytest -m services
 
 test-all: $(DEVELOPMENT)  ## every test
-	@PYTHON=$(abspath $(BIN)/python) bash tests/services_real/install.sh chromium
+	@PYTHON=$(abspath $(BIN)/python) bash tests/services_real/install.sh chromium vllm
 	@$(BIN)/python -m pytest
 
 check: $(DEVELOPMENT)  ## style, types and the direction of imports

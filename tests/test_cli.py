@@ -15,7 +15,19 @@ from iar.records import write_json
 from iar.services import doctor, local_run
 from iar.services.workspace import Ref
 
-HEAVY = ("torch", "transformers", "kfp", "mlflow", "pyarrow", "matplotlib", "pydantic", "rich", "httpx", "numpy")
+HEAVY = (
+    "torch",
+    "transformers",
+    "kfp",
+    "mlflow",
+    "pyarrow",
+    "matplotlib",
+    "pydantic",
+    "rich",
+    "httpx",
+    "aiohttp",
+    "numpy",
+)
 SCORE = {"points": 50.46, "low": 48.0, "high": 53.0}
 RESULTS = {
     "run_id": "x-1",

@@ -19,6 +19,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 # No setting has a use beyond these; a slip of the hand such as 1e23 does.
 MOST = 10_000_000
 Positive = Annotated[int, Field(gt=0, le=MOST)]
+Count = Annotated[int, Field(gt=0, le=10**12)]  # a large corpus takes more tokens than MOST
+Url = Annotated[str, Field(pattern=r"^https?://")]
 RuleName = Literal["rule:exact", "rule:token-f1", "rule:char-ngram"]
 # MLflow reads `latest` and `v3` where a version stands, and takes no alias of more than 255 characters.
 ALIAS = r"[a-z][a-z0-9-]{0,254}"
@@ -36,15 +38,53 @@ class Endpoint(Section):
     """An OpenAI-compatible chat server. The key itself never stands in a run file."""
 
     name: str = Field(min_length=1, description="Short name in votes and reports.")
-    base_url: str = Field(pattern=r"^https?://", description="Up to and without /chat/completions.")
+    base_url: Url = Field(description="Up to and without /chat/completions.")
+    replicas: tuple[Url, ...] = Field(
+        (),
+        strict=False,
+        description="More base URLs of the same model under the same key; a call goes where there is most room.",
+    )
     model: str = Field(min_length=1, description="Model name as the server knows it.")
+    revision: str = Field("", description="Which weights that name means now; another one buys every reply anew.")
     api_key_env: str = Field("", description="Environment variable that holds the API key; empty = no key.")
     temperature: float = Field(0.0, ge=0, description="0: judges and teachers should repeat themselves.")
     top_p: float = Field(1.0, gt=0, le=1)
     max_tokens: Positive = Field(1024, description="Longest reply, in tokens.")
-    timeout_seconds: float = Field(120.0, gt=0, description="For one call.")
-    concurrency: Positive = Field(8, description="Calls in flight at once.")
+    timeout_seconds: float = Field(
+        120.0, gt=0, description="For one call; replies slower than half of it mean overload."
+    )
+    concurrency: Positive = Field(8, description="Calls in flight at once to one base URL, at most.")
     max_attempts: Positive = Field(5, description="Tries of one call before it counts as failed.")
+    prompt_price: float = Field(0.0, ge=0, description="Money for a million prompt tokens, in a currency of yours.")
+    completion_price: float = Field(0.0, ge=0, description="Money for a million tokens of replies.")
+    budget_calls: Count | None = Field(
+        None, description="Most calls of this model that the state folder may ever hold; null = no ceiling."
+    )
+    budget_tokens: Count | None = Field(None, description="The same ceiling in tokens, of prompts and replies.")
+    budget_money: float | None = Field(None, gt=0, description="The same ceiling in money.")
+
+    @property
+    def weights(self) -> str:
+        """The model, with the revision where one is named."""
+        return f"{self.model}@{self.revision}" if self.revision else self.model
+
+    @property
+    def base_urls(self) -> tuple[str, ...]:
+        """All addresses, the first one first."""
+        return (self.base_url, *self.replicas)
+
+    @model_validator(mode="after")
+    def _money_has_a_price(self) -> Self:
+        if self.budget_money is not None and not (self.prompt_price or self.completion_price):
+            raise ValueError(
+                f"budget_money {self.budget_money:g} never ends a run without a price; set prompt_price and "
+                "completion_price, or budget_tokens instead"
+            )
+        return self
+
+
+# How a server is reached and what it may cost; what it is asked, and so what a stage makes, is the rest.
+CALLING = set(Endpoint.model_fields) - {"name", "model", "revision", "temperature", "top_p", "max_tokens"}
 
 
 def _branch(value: Any) -> str:
@@ -454,8 +494,13 @@ class RunFile(Section):
 
     @property
     def digest(self) -> str:
-        """SHA-256 that identifies the run: of all but the places of state and store and its repetition."""
-        return digest_json(self.model_dump(mode="json", exclude={"run": {"state", "store", "rerun"}}))
+        """SHA-256 that identifies the run: of all that decides a result, and so not of state, store and repetition."""
+        return digest_json(self.deciding())
+
+    def deciding(self) -> dict[str, Any]:
+        """Return the values that decide what comes out: not where a run is kept, nor how its servers are called."""
+        not_asked: dict[str, Any] = {"qa_build": {"teacher": CALLING}, "evaluate": {"judges": {"__all__": CALLING}}}
+        return self.model_dump(mode="json", exclude={"run": {"state", "store", "rerun"}, **not_asked})
 
     @property
     def run_id(self) -> str:

@@ -33,6 +33,11 @@ def test_a_cut_off_list_keeps_its_whole_items() -> None:
     assert {"list": [{"q": "a, b", "k": "x"}]} in list(repairs(text))
 
 
+def test_a_text_that_lacks_only_its_brackets_is_whole() -> None:
+    assert next(repairs('{"question": "Who is \\"it\\"?"')) == {"question": 'Who is "it"?'}
+    assert next(repairs('{"list": ["a", "b"')) == {"list": ["a", "b"]}
+
+
 @given(OBJECTS, st.data())
 def test_a_repair_says_nothing_that_the_whole_did_not_say(whole: dict, data: st.DataObject) -> None:
     text = json.dumps(whole)

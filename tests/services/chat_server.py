@@ -1,6 +1,7 @@
 """A real OpenAI-compatible server on a real socket that says what a test scripts."""
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ class Answer:
     body: str | None = None
     delay_seconds: float = 0.0
     trickle: bool = False
+    cut: bool = False  # the connection breaks in the middle of the body
 
 
 Script = Callable[[dict[str, Any], int], Answer]
@@ -34,6 +36,7 @@ class ChatServer:
     base_url: str
     calls: list[dict[str, Any]] = field(default_factory=list)
     authorizations: list[str] = field(default_factory=list)
+    in_flight: int = 0
     most_in_flight: int = 0
 
     def endpoint(self, **settings: Any) -> Endpoint:
@@ -47,8 +50,8 @@ def user_of(body: dict[str, Any]) -> str:
     return str(body["messages"][-1]["content"])
 
 
-def completion(text: str) -> str:
-    usage = {"prompt_tokens": 7, "completion_tokens": 3}
+def completion(text: str, prompt_tokens: int = 7, completion_tokens: int = 3) -> str:
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
     return json.dumps({"choices": [{"message": {"content": text}, "finish_reason": "stop"}], "usage": usage})
 
 
@@ -57,12 +60,15 @@ class Server(ThreadingHTTPServer):
 
     request_queue_size = 128
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # a client that was killed
+            super().handle_error(request, client_address)
+
 
 @contextmanager
 def serve(script: Script) -> Iterator[ChatServer]:
     """Serve `script(body, number of this call)` until the block ends."""
     lock = threading.Lock()
-    in_flight = 0
     stop = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -70,11 +76,13 @@ def serve(script: Script) -> Iterator[ChatServer]:
         disable_nagle_algorithm = True  # header and body are two writes: 40 ms a call otherwise
 
         def do_POST(self) -> None:
-            nonlocal in_flight
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            data = self.rfile.read(length := int(self.headers["Content-Length"]))
+            if len(data) < length:
+                raise ConnectionAbortedError("the client was killed")
+            body = json.loads(data)
             with lock:
-                in_flight += 1
-                state.most_in_flight = max(state.most_in_flight, in_flight)
+                state.in_flight += 1
+                state.most_in_flight = max(state.most_in_flight, state.in_flight)
                 state.calls.append(body)
                 state.authorizations.append(self.headers.get("Authorization", ""))
                 number = len(state.calls)
@@ -84,7 +92,7 @@ def serve(script: Script) -> Iterator[ChatServer]:
                 self.close_connection = True  # the client gave up, as some tests want it to
             finally:
                 with lock:
-                    in_flight -= 1
+                    state.in_flight -= 1
 
         def respond(self, answer: Answer) -> None:
             stop.wait(answer.delay_seconds)
@@ -94,6 +102,10 @@ def serve(script: Script) -> Iterator[ChatServer]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
+            if answer.cut:
+                self.wfile.write(data[: len(data) // 2])
+                self.close_connection = True
+                return
             if answer.trickle:
                 for byte in data:
                     self.wfile.write(bytes([byte]))

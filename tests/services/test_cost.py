@@ -15,14 +15,14 @@ from iar.records import EvalItem, ItemScore, ModelScores, Outcome, Reply, SuiteS
 from iar.report.cost_table import cost_json, rows, titles
 from iar.services.cost import Estimate, estimate, pool_device
 from iar.services.cost_actuals import actuals
-from iar.services.reply_cache import CachedReply, open_cache
+from iar.services.reply_cache import Call, open_cache
 from iar.services.run_files import load_run_file
 from iar.services.telemetry import FlopShape, step_flops, training_flops
 from iar.services.workload import Suite, Workload, workload
 from iar.services.workspace import Manifest, Workspace, stored_files
 
 ROOT = Path(__file__).parents[2]
-SERVER = {"base_url": "http://localhost:1/v1"}
+SERVER = {"base_url": "http://localhost:1/v1", "prompt_price": 10_000, "completion_price": 20_000}
 JUDGES = [SERVER | {"name": name, "model": f"judge-{name}"} for name in "abc"]
 WORK = Workload(
     (1000.0,) * 10, (1000.0,) * 10, 60, 100, 20, 30, 35.0, 31.0,
@@ -139,12 +139,9 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFile:
     (written := tmp_path / "written").mkdir()
     write_records(written / "replies.jsonl", [Reply(f"q{number}", "r", 8, False) for number in range(3)])
     publish(file, "sdft-rewrite", "sdft_rewrite", written, {})
-    usage = {"prompt_tokens": 90, "completion_tokens": 10}
-    raw = json.dumps({"choices": [{"message": {"content": "x"}}], "usage": usage})
     with open_cache(tmp_path / "state" / "llm-cache") as cache:
-        for key, model_name in (("1", "judge-a"), ("2", "another")):
-            cache.put(key, model_name, "{}", CachedReply(raw, 1.0))
-        cache._connection.execute("UPDATE replies SET stored = 2000.0")
+        cache.put([Call("", name, "", "http://h", "{}", "{}", True, 90, 10, 1.0) for name in ("judge-a", "another")])
+        cache._connection.execute("UPDATE calls SET stored = 2000.0")
         cache._connection.commit()
     return file
 
@@ -159,7 +156,7 @@ def test_what_a_finished_task_took_stands_beside_its_estimate(finished: RunFile)
     cost = estimate(finished, WORK)
     lines = {line[0]: line for line in rows(cost, done)}
     assert {len(line) for line in lines.values()} == {len(titles(done))}
-    assert lines["inject"][5:] == ["1.00 h", "1,200", "8", "100"] and lines["align"][5:] == ["", "", "", ""]
+    assert lines["inject"][5:] == ["1.00 h", "1,200", "8", "100 for 1.10"] and lines["align"][5:] == ["", "", "", ""]
     told = {one["task"]: one for one in cost_json(cost, done)["tasks"]}
     assert told["inject"]["actual"]["seconds"] == 3600.0 and told["align"]["actual"] is None
 

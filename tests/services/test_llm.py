@@ -136,6 +136,11 @@ def test_a_prompt_the_server_chokes_on_fails_alone_and_is_never_cached(tmp_path:
             Answer(status=400, body='{"error": {"message": "too long", "code": "context_length_exceeded"}}'),
             "HTTP 400: too long",
         ),
+        (
+            # As vLLM says it.
+            Answer(status=400, body='{"error": {"message": "This model\'s maximum context length is 9", "code": 400}}'),
+            "HTTP 400: This model's maximum context length is 9",
+        ),
         (Answer(body=completion(" ")), "empty reply (finish_reason stop); a larger max_tokens may help"),
     ],
 )
@@ -190,6 +195,7 @@ def test_nothing_is_bought_twice_after_kill_minus_9(tmp_path: Path) -> None:
         deadline = time.monotonic() + 20
         while len(server.calls) < 7 and time.monotonic() < deadline:
             time.sleep(0.02)
+        time.sleep(0.5)  # the next call does not wait for the disk
         process.kill()
         process.wait()
         killed = True
@@ -297,11 +303,30 @@ def test_a_missing_or_broken_key_names_the_variable_only(
     assert KEY not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["http://me:pass-word@host/v1", "https://host/v1?key=pass-word", "http:///v1"])
+@pytest.mark.parametrize(
+    "url", [
+        "http://me:pass-word@host/v1", "https://host/v1?key=pass-word", "http:///v1", "http://host:99999/v1",
+        "http://host :80/v1", "http://host:port/v1", "http://[::1/v1",
+    ],
+)  # fmt: skip
 def test_a_base_url_with_a_secret_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(UserError, match="base_url must be") as caught:
         check(Endpoint(name="t", base_url=url, model="m"))
     assert "pass-word" not in str(caught.value)
+
+
+def test_the_environment_s_proxy_is_used_and_its_exceptions_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve(lambda *_: Answer("x")) as server:
+        monkeypatch.setenv("HTTP_PROXY", server.base_url.removesuffix("/v1"))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        far = Endpoint(name="t", base_url="http://llm.example.invalid/v1", model="far")
+        assert ChatClient(far, tmp_path).complete(ask("a"))[0].text == "x"
+        near = dead_endpoint()
+        with pytest.raises(TemporaryError, match="connection refused"):
+            ChatClient(near, tmp_path, QUICK).complete(ask("a"))
+    assert server.users() == ["a"]
 
 
 def test_half_a_surrogate_pair_becomes_a_text_that_can_be_written(tmp_path: Path) -> None:

@@ -121,4 +121,4 @@ def test_the_version_changes_with_model_and_sampling(tmp_path: Path) -> None:
         return LlmJudge(endpoint, tmp_path).version
 
     assert version() == version(name="u") == version(concurrency=2)
-    assert len({version(), version(model="n"), version(temperature=0.5)}) == 3
+    assert len({version(), version(model="n"), version(revision="2"), version(temperature=0.5)}) == 4

@@ -312,3 +312,27 @@ def test_a_section_that_only_an_override_names_is_blamed_on_it(tmp_path: Path) -
         load_run_file(path, ["injekt.epochs=3"])
     with pytest.raises(UserError, match=r"^--set qa_build\.test_share=1: qa_build"):
         load_run_file(path, ["qa_build.test_share=1"])
+
+
+def test_how_a_server_is_called_is_no_part_of_the_run_and_what_it_is_asked_is(tmp_path: Path) -> None:
+    def run_id(teacher: str, judge: str = "") -> str:
+        server = "{name: t, base_url: http://h/v1, model: m%s}"
+        judges = f"evaluate:\n  judges: [rule:exact, rule:token-f1, {server % judge}]\n"
+        return load(tmp_path, BASE + f"qa_build:\n  teacher: {server % teacher}\n{judges}").run_id
+
+    plain = run_id("")
+    assert plain == run_id(
+        ", replicas: [http://i/v1], concurrency: 64, timeout_seconds: 9, max_attempts: 2, api_key_env: K"
+    )
+    assert plain == run_id(
+        ", budget_calls: 9", ", budget_tokens: 9, prompt_price: 1, completion_price: 2, budget_money: 3"
+    )
+    changes = (", revision: r", ", temperature: 0.5", ", top_p: 0.9", ", max_tokens: 7")
+    assert len({plain, *map(run_id, changes), *(run_id("", change) for change in changes)}) == 9
+
+
+def test_a_budget_of_money_needs_a_price(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"run.yaml:\d+: qa_build.teacher: budget_money 3 never ends a run without a price"
+    ):
+        load(tmp_path, BASE + "qa_build:\n  teacher: {name: t, base_url: http://h/v1, model: m, budget_money: 3}\n")

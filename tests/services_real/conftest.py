@@ -95,4 +95,4 @@ def wait_until_healthy(address: str, server: "subprocess.Popen[bytes]", log: Pat
             return
         except OSError:
             time.sleep(0.5)
-    pytest.fail(f"mlflow server did not start:\n{log.read_text()[-2000:]}")
+    pytest.fail(f"{address} did not start:\n{log.read_text()[-2000:]}")

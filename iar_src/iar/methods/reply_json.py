@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-_MOST_REPAIRS = 8
+_MOST_REPAIRS = 16
 _CLOSERS = {"{": "}", "[": "]"}
 
 
@@ -43,7 +43,7 @@ def find_objects(text: str) -> FoundObjects:
 def repairs(text: str) -> Iterator[dict[str, Any]]:
     """Yield what a cut-off JSON object says without its last, incomplete parts: the longest first.
 
-    A number or string at the cut is dropped, never guessed. At most 8 cuts are tried.
+    A number at the cut and a string without its end are dropped, never guessed. At most 16 cuts are tried.
     """
     start = text.find("{")
     if start < 0:
@@ -65,6 +65,8 @@ def _cuts(text: str, start: int) -> list[tuple[int, str]]:
         character = text[position]
         if in_string:
             in_string = escaped or character != '"'
+            if not in_string:
+                cuts.append((position + 1, "".join(reversed(open_brackets))))
             escaped = character == "\\" and not escaped
         elif character == '"':
             in_string = True

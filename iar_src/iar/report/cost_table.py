@@ -70,7 +70,7 @@ def _total(cost: Estimate, done: Mapping[str, Actual]) -> list[str]:
     hours = [one.gpu_hours for one in shown if one.gpu_hours is not None]
     whole = Actual(
         sum(one.seconds for one in shown), sum(hours) if hours else None, sum(one.tokens for one in shown),
-        sum(one.llm_tokens for one in shown), reused=False,
+        sum(one.llm_tokens for one in shown), sum(one.llm_money for one in shown), reused=False,
     )  # fmt: skip
     return line + _actual(whole)
 
@@ -79,7 +79,8 @@ def _actual(one: Actual | None) -> list[str]:
     if one is None:
         return ["", "", "", ""]
     took = f"{one.seconds / 3600:.2f} h" + " (reused)" * one.reused
-    return [took, _whole(one.tokens), _hours(one.gpu_hours), _whole(one.llm_tokens)]
+    paid = f" for {one.llm_money:,.2f}" if one.llm_money else ""
+    return [took, _whole(one.tokens), _hours(one.gpu_hours), _whole(one.llm_tokens) + paid]
 
 
 def _maybe(one: Actual | None) -> dict[str, Any] | None:

@@ -58,6 +58,7 @@ def _servers(run_file: RunFile) -> Iterator[tuple[str, str]]:
     for key, server in (("qa_build.teacher", run_file.qa_build.teacher), *judges):
         if isinstance(server, Endpoint):
             yield f"{key}.base_url", server.base_url
+            yield from ((f"{key}.replicas", replica) for replica in server.replicas)
     yield "register.tracking_uri", run_file.register.tracking_uri
     yield "register.registry_url", run_file.register.registry_url
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from iar.config import Endpoint, RunFile
 from iar.records import ItemScore, ModelScores, Reply, from_json, read_records
 from iar.services.baselines import trained_tokens
-from iar.services.llm_answers import Answered, read_completion
+from iar.services.llm_budget import money
 from iar.services.reply_cache import FILE_NAME, open_cache
 from iar.services.scoring import ITEMS, REPLIES, SCORES
 from iar.services.workspace import STEPS, Manifest, Ref, Workspace
@@ -16,7 +16,7 @@ from iar.services.workspace import STEPS, Manifest, Ref, Workspace
 
 @dataclass(frozen=True)
 class Actual:
-    """A finished task: wall time of the try that made it, tokens trained over or generated, and tokens bought.
+    """A finished task: wall time of the try that made it, tokens trained over or generated, tokens bought and money.
 
     gpu_hours None where it is not known that it ran on GPUs. `reused`: made by an earlier run.
     """
@@ -25,6 +25,7 @@ class Actual:
     gpu_hours: float | None
     tokens: int
     llm_tokens: int
+    llm_money: float
     reused: bool
 
 
@@ -52,7 +53,7 @@ def _actuals(run_file: RunFile) -> Iterator[tuple[str, Actual]]:
         gpus = (platform.processes if trained else 1) if trained or any(ref.path.rglob(REPLIES)) else 0
         hours = manifest.seconds * gpus / 3600 if on_gpus else None
         bought = _bought(run_file, state / "llm-cache", manifest)
-        yield marker["task"], Actual(manifest.seconds, hours, tokens, bought, bool(marker["reused"]))
+        yield marker["task"], Actual(manifest.seconds, hours, tokens, *bought, bool(marker["reused"]))
 
 
 def _tasks(run_file: RunFile) -> Path:
@@ -72,13 +73,13 @@ def _generated(artifact: Path) -> int:
     return total
 
 
-def _bought(run_file: RunFile, cache: Path, manifest: Manifest) -> int:
-    """Return the tokens of the LLM replies that were stored while a task ran, of the models that it asks."""
+def _bought(run_file: RunFile, cache: Path, manifest: Manifest) -> tuple[int, float]:
+    """Return tokens and money of the LLM calls that ended while a task ran, of the models that it asks."""
     entries = [run_file.qa_build.teacher] if manifest.stage == "qa_build" else list(run_file.evaluate.judges)
-    models = {entry.model for entry in entries if isinstance(entry, Endpoint)}
+    models = {(entry.model, entry.revision): entry for entry in entries if isinstance(entry, Endpoint)}
     if not models or not (cache / FILE_NAME).is_file():
-        return 0
-    with open_cache(cache) as replies:
-        stored = replies.stored(models, manifest.started, manifest.started + manifest.seconds)
-    answers = [read_completion(raw) for raw in stored]
-    return sum(one.prompt_tokens + one.completion_tokens for one in answers if isinstance(one, Answered))
+        return 0, 0.0
+    end = manifest.started + manifest.seconds
+    with open_cache(cache) as calls:
+        spent = [(one, calls.spent_between(*model, manifest.started, end)) for model, one in models.items()]
+    return sum(one.tokens for _, one in spent), sum(money(endpoint, one) for endpoint, one in spent)

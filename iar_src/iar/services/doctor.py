@@ -182,11 +182,11 @@ def endpoints(run_file: RunFile) -> list[tuple[str, Endpoint]]:
 
 
 def check_endpoint(role: str, endpoint: Endpoint) -> Check:
-    """Make one real call."""
+    """Make one real call to each server."""
     from iar.services.llm import check
 
     check(endpoint)
-    return Check(role, "pass", f"{endpoint.model} at {endpoint.base_url} answers")
+    return Check(role, "pass", f"{endpoint.model} at {', '.join(endpoint.base_urls)} answers")
 
 
 def check_disk(run_file: RunFile) -> Check:

@@ -1,27 +1,22 @@
 """Client of an OpenAI-compatible chat server: many prompts at once, patient, and nothing bought twice."""
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
-from pydantic import SecretStr
-
 from iar.config import Endpoint
-from iar.errors import TemporaryError, UserError
-from iar.methods.digest import canonical_json, digest_json
-from iar.services.llm_answers import Answered, Failed, Refused, Verdict, read_completion
-from iar.services.llm_http import ChatRequest, Exchange, chat_body, open_http, post
-from iar.services.reply_cache import CachedReply, ReplyCache, open_cache
-from iar.services.throttle import Throttle
+from iar.errors import UserError
+from iar.methods.digest import digest_json
+from iar.services.llm_answers import Answered, Failed, Verdict, read_completion
+from iar.services.llm_calls import PROBE, Calls, Dialect, Patience
+from iar.services.llm_http import ChatRequest, chat_body, open_http, post
+from iar.services.reply_cache import GroupCommit, ReplyCache, Spent, open_cache
 
 __all__ = ["ChatClient", "ChatReply", "ChatRequest", "Patience", "check"]
 
-_PROBE = ChatRequest("Answer with one word.", "Say ready.")
 _CHECK_TIMEOUT_SECONDS = 30.0  # a preflight answers soon or says that nobody does
 
 
@@ -36,26 +31,14 @@ class ChatReply:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Patience:
-    """How long a client waits: back-off doubles from first to longest; a stall ends the run.
-
-    The farewell is for calls under way when the run ends by another's error or by an interrupt.
-    """
-
-    first_backoff_seconds: float = 1.0
-    longest_backoff_seconds: float = 30.0
-    longest_stall_seconds: float = 600.0
-    longest_farewell_seconds: float = 30.0
-
-
 class ChatClient:
-    """Sends prompts to one endpoint and keeps every reply in `cache_folder`."""
+    """Sends prompts to the servers of one endpoint and keeps every reply in `cache_folder`."""
 
     def __init__(self, endpoint: Endpoint, cache_folder: Path, patience: Patience | None = None) -> None:
         self.endpoint = endpoint
         self._cache_folder = cache_folder
         self._patience = patience or Patience()
+        self._dialect = Dialect()
 
     def complete(
         self, requests: Sequence[ChatRequest], on_progress: Callable[[int, int], None] | None = None
@@ -63,8 +46,8 @@ class ChatClient:
         """Return one reply a request, in order; equal requests are bought once.
 
         A call that fails while the server answers others becomes a reply with `error`. Raises
-        UserError where the user must act, TemporaryError where the server is down or refuses for too
-        long; replies received before that are kept.
+        UserError where the user must act or a ceiling of the budget is reached, TemporaryError where the
+        servers are down or refuse for too long; replies received before that are kept.
         """
         keys = [self._key(request) for request in requests]
         replies: dict[str, ChatReply] = {}
@@ -73,7 +56,8 @@ class ChatClient:
             for key, request in zip(keys, requests, strict=True):
                 stored = cache.get(key)
                 if stored:
-                    replies[key] = _reply(read_completion(stored.raw), stored.seconds)
+                    raw, seconds = stored
+                    replies[key] = _reply(read_completion(raw), seconds)
                 else:
                     wanted[key] = request
             report = _progress_over(keys, replies, on_progress)
@@ -81,14 +65,15 @@ class ChatClient:
                 asyncio.run(self._buy(wanted, replies, cache, report))
         return [replies[key] for key in keys]
 
+    def spent(self) -> Spent:
+        """Return what this cache's replies of the endpoint's model have cost so far, by other runs too."""
+        with open_cache(self._cache_folder) as cache:
+            return cache.spent(self.endpoint.model, self.endpoint.revision)
+
     def _key(self, request: ChatRequest) -> str:
-        return digest_json(
-            {
-                "base_url": self.endpoint.base_url,
-                "body": chat_body(self.endpoint, request),
-                "attempt": request.attempt,
-            }
-        )
+        # The body holds model, prompt and parameters; the address is left out: replicas serve the same model.
+        body = chat_body(self.endpoint, request)
+        return digest_json({"revision": self.endpoint.revision, "body": body, "attempt": request.attempt})
 
     async def _buy(
         self,
@@ -101,114 +86,33 @@ class ChatClient:
 
         async def work() -> None:
             for digest, request in queue:
-                replies[digest] = await calls.until_settled(digest, request)
+                exchange = await calls.until_settled(digest, request)
+                replies[digest] = _reply(exchange.verdict, exchange.seconds)
                 report(digest)
 
-        async with open_http(self.endpoint) as (client, key):
-            calls = _Calls(self.endpoint, self._patience, client, key, cache)
-            await _all_or_first_error([work() for _ in range(min(self.endpoint.concurrency, len(wanted)))])
-
-
-class _Calls:
-    """The calls of one `complete`: they share a connection pool, a throttle and the cache."""
-
-    def __init__(
-        self, endpoint: Endpoint, patience: Patience, client: httpx.AsyncClient, key: SecretStr, cache: ReplyCache
-    ) -> None:
-        self._endpoint = endpoint
-        self._patience = patience
-        self._client = client
-        self._key = key
-        self._cache = cache
-        self._throttle = Throttle(endpoint.concurrency)
-
-    async def until_settled(self, digest: str, request: ChatRequest) -> ChatReply:
-        """Try until there is a reply or a settled failure; waiting on 429 is no attempt."""
-        attempts = refusals = 0
-        while True:
-            exchange = await self._once(digest, request, refusals)
-            verdict = exchange.verdict
-            if isinstance(verdict, Refused):
-                refusals += 1
-                continue
-            if isinstance(verdict, Answered):
-                break
-            attempts += 1
-            if not verdict.retry:
-                break
-            if attempts >= self._endpoint.max_attempts:
-                await self._confirm_alive(verdict.reason, attempts)
-                break
-            await asyncio.sleep(self._backoff(attempts, verdict.wait_seconds))
-        return _reply(verdict, exchange.seconds)
-
-    async def _once(self, digest: str, request: ChatRequest, refusals: int) -> Exchange:
-        async with self._throttle.slot():
-            call = asyncio.create_task(self._call(digest, request))
-            try:
-                exchange = await asyncio.shield(call)
-            except asyncio.CancelledError:
-                # Another call has ended the run. What the server is answering already is paid for, so it is kept.
-                await asyncio.wait([call], timeout=self._patience.longest_farewell_seconds)
-                call.cancel()
-                raise
-            if isinstance(exchange.verdict, Answered):
-                self._throttle.replied()
-            elif isinstance(exchange.verdict, Refused):
-                self._pause(exchange.verdict, refusals + 1)
-            return exchange
-
-    async def _call(self, digest: str, request: ChatRequest) -> Exchange:
-        exchange = await post(self._client, self._endpoint, self._key, request)
-        if isinstance(exchange.verdict, Answered):
-            body = canonical_json(chat_body(self._endpoint, request))
-            self._cache.put(digest, self._endpoint.model, body, CachedReply(exchange.raw, exchange.seconds))
-        return exchange
-
-    def _pause(self, refused: Refused, refusals: int) -> None:
-        """Pause all calls as the server asks; raise TemporaryError once no call came back for too long."""
-        wait = self._backoff(refusals, refused.wait_seconds)
-        stalled = self._throttle.stalled_seconds()
-        if stalled + wait > self._patience.longest_stall_seconds:
-            raise TemporaryError(
-                f"LLM server '{self._endpoint.name}' at {self._endpoint.base_url} keeps answering 429 (too many"
-                f" requests): no reply for {stalled:.0f} s and it asks for {wait:.0f} s more; run again later,"
-                f" or lower concurrency (now {self._endpoint.concurrency}); replies so far are kept"
-            )
-        self._throttle.refused(wait)
-
-    def _backoff(self, tries: int, asked: float | None) -> float:
-        """Seconds to wait before the next try: what the server asks, else doubling; never in step with others."""
-        longest = self._patience.longest_backoff_seconds
-        doubled = min(longest, self._patience.first_backoff_seconds * 2.0 ** min(tries - 1, 30))
-        jitter = doubled * random.random() / 2
-        if asked is None:
-            return doubled / 2 + jitter
-        return min(asked, 2 * self._patience.longest_stall_seconds) + jitter
-
-    async def _confirm_alive(self, reason: str, attempts: int) -> None:
-        """Tell a prompt the server chokes on from a server that is down; raise TemporaryError for the latter."""
-        verdict = (await post(self._client, self._endpoint, self._key, _PROBE)).verdict
-        if isinstance(verdict, Failed) and verdict.retry:
-            raise TemporaryError(
-                f"LLM server '{self._endpoint.name}' at {self._endpoint.base_url} is down or failing"
-                f" ({reason}; {attempts} attempts): bring it back and run again; replies so far are kept"
-            )
+        archive = GroupCommit(cache, self.endpoint.model, self.endpoint.revision)
+        # Twice as many as may be in flight: some wait for the disk, or before they try again.
+        most = 2 * self.endpoint.concurrency * len(self.endpoint.base_urls)
+        async with open_http(self.endpoint) as http:
+            calls = Calls(http, self._patience, self._dialect, archive)
+            await _all_or_first_error([work() for _ in range(min(most, len(wanted)))])
 
 
 def check(endpoint: Endpoint) -> None:
-    """Make one minimal real call. Raises UserError, one line with the address and the fix."""
+    """Make one minimal real call to each server. Raises UserError, one line with the address and the fix."""
 
-    async def probe() -> Verdict:
-        async with open_http(endpoint, most_seconds=_CHECK_TIMEOUT_SECONDS) as (client, key):
-            return (await post(client, endpoint, key, _PROBE)).verdict
+    async def probe() -> list[Verdict]:
+        async with open_http(endpoint, most_seconds=_CHECK_TIMEOUT_SECONDS) as http:
+            body = chat_body(endpoint, PROBE)
+            exchanges = await asyncio.gather(*(post(http, base_url, body) for base_url in endpoint.base_urls))
+        return [exchange.verdict for exchange in exchanges]
 
-    verdict = asyncio.run(probe())
-    if isinstance(verdict, Failed) and verdict.retry:
-        raise UserError(
-            f"LLM server '{endpoint.name}' at {endpoint.base_url} is down or failing ({verdict.reason}):"
-            " start the server or correct base_url in the run file"
-        )
+    for base_url, verdict in zip(endpoint.base_urls, asyncio.run(probe()), strict=True):
+        if isinstance(verdict, Failed) and verdict.retry:
+            raise UserError(
+                f"LLM server '{endpoint.name}' at {base_url} is down or failing ({verdict.reason}):"
+                " start the server or correct base_url in the run file"
+            )
 
 
 def _reply(verdict: Verdict, seconds: float) -> ChatReply:

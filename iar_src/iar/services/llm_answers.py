@@ -3,19 +3,24 @@
 import email.utils
 import json
 import math
+import re
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import httpx
 
 from iar.config import Endpoint
 from iar.errors import UserError
 
+_MOST_TOKENS = 10**9  # of one call; a larger count is a fault of the server
 _RETRIED = frozenset({408, 409, 425})
+# The server, or a gateway before it, has no room: fewer calls may help (529 is in use for "overloaded").
+_OVERLOADED = frozenset({502, 503, 504, 529})
 # Refusals of this one prompt, not of the endpoint or the settings: the row fails, the run goes on.
-_ROW_REFUSALS = ("context_length_exceeded", "content_filter")
+_ROW_REFUSALS = re.compile(r"context[ _](length|size|window)|content_filter", re.IGNORECASE)
+# What servers without structured output write about a request for it; 501 and 422 are in use beside 400.
+_NO_SCHEMA = re.compile(r"response_?format|json_?schema|structured|guided", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -35,15 +40,21 @@ class Refused:
 
 
 @dataclass(frozen=True)
+class SchemaRefused:
+    """The server knows no structured output: ask again without the schema and read the reply with care."""
+
+
+@dataclass(frozen=True)
 class Failed:
-    """No reply; `retry` tells whether another try may help."""
+    """No reply; `retry` tells whether another try may help, `overload` whether fewer calls may."""
 
     reason: str
     retry: bool
     wait_seconds: float | None = None
+    overload: bool = False
 
 
-Verdict = Answered | Refused | Failed
+Verdict = Answered | Refused | SchemaRefused | Failed
 
 
 def one_line(text: str, most: int = 200) -> str:
@@ -78,19 +89,24 @@ def transport_reason(error: BaseException) -> str:
     return one_line(f"{type(error).__name__}: {error}", 120)
 
 
-def judge_response(endpoint: Endpoint, status: int, headers: httpx.Headers, body: str) -> Verdict:
+def judge_response(
+    endpoint: Endpoint, base_url: str, status: int, headers: Mapping[str, str], body: str, with_schema: bool
+) -> Verdict:
     """Return what one response means. Raises UserError where only the user can help (most of 4xx)."""
-    wait = retry_after(headers.get("retry-after"))
+    wait = retry_after(headers.get("Retry-After"))
     if status == 200:
         return read_completion(body)
     if status == 429 and "insufficient_quota" not in body:
         return Refused(wait)
-    if status >= 500 or status in _RETRIED:
-        return Failed(f"HTTP {status}: {_server_message(body)}", retry=True, wait_seconds=wait)
-    if status in (400, 413) and any(code in body for code in _ROW_REFUSALS):
+    if status in (400, 413, 422) and _ROW_REFUSALS.search(body):
         return Failed(f"HTTP {status}: {_server_message(body)}", retry=False)
+    if with_schema and status in (400, 404, 422, 501) and _NO_SCHEMA.search(body):
+        return SchemaRefused()
+    if status >= 500 or status in _RETRIED:
+        reason = f"HTTP {status}: {_server_message(body)}"
+        return Failed(reason, retry=True, wait_seconds=wait, overload=status in _OVERLOADED)
     raise UserError(
-        f"LLM server '{endpoint.name}' at {endpoint.base_url} answered HTTP {status}{_said(status, body)}: "
+        f"LLM server '{endpoint.name}' at {base_url} answered HTTP {status}{_said(status, body)}: "
         f"{_fix(endpoint, status)}"
     )
 
@@ -98,18 +114,35 @@ def judge_response(endpoint: Endpoint, status: int, headers: httpx.Headers, body
 def read_completion(body: str) -> Verdict:
     """Return the reply in the body of a chat completion, or why there is none."""
     try:
-        data = json.loads(body)
-        choice = data["choices"][0]
-        text = choice["message"]["content"]
-        usage = data.get("usage") or {}
-        tokens = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-        return Failed(f"not a chat completion: {one_line(body, 80)}", retry=True)
-    if not isinstance(text, str) or not text.strip():
+        choice = json.loads(body)["choices"][0]
+        text = _text_of(choice["message"]["content"])
         reason = one_line(str(choice.get("finish_reason")), 40)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        return Failed(f"not a chat completion: {one_line(body, 80)}", retry=True)
+    if not text.strip():
         return Failed(f"empty reply (finish_reason {reason}); a larger max_tokens may help", retry=False)
     readable = text.encode("utf-8", "replace").decode()  # JSON may smuggle in half a surrogate pair
-    return Answered(readable, *tokens)
+    return Answered(readable, *read_usage(body))
+
+
+def _text_of(content: object) -> str:
+    """Return a message's text: null is none, a list is of parts. Raises TypeError for anything else."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if part.get("type") == "text")
+    raise TypeError(f"content is a {type(content).__name__}")
+
+
+def read_usage(body: str) -> tuple[int, int]:
+    """Return the tokens of prompt and reply that a body says it cost; 0 for a count it does not give."""
+    try:
+        usage = json.loads(body)["usage"]
+        counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return 0, 0
+    prompt, completion = (count if type(count) is int and 0 <= count < _MOST_TOKENS else 0 for count in counts)
+    return prompt, completion
 
 
 def _server_message(body: str) -> str:

@@ -4,7 +4,6 @@ The API key is read from its environment variable for each client and stands in 
 or error text: what a server sends is cleaned of it before anybody reads it.
 """
 
-import asyncio
 import os
 import re
 import ssl
@@ -14,7 +13,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
+import aiohttp
 import httpx
 from pydantic import SecretStr
 
@@ -22,6 +24,10 @@ from iar.config import Endpoint
 from iar.errors import UserError
 from iar.services.llm_answers import Failed, Verdict, judge_response, transport_reason
 
+_LONGEST_BODY = 32 << 20  # bytes; the longest replies of any model are a few hundred thousand
+_UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)  # no server has seen the call
+_CONNECT_SECONDS = 30.0
+_HIGHEST_PORT = 65535
 _SHORTEST_SECRET = 8  # a placeholder such as "EMPTY" is no secret, and may well occur in a reply
 
 
@@ -37,11 +43,26 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One call: what came of it, the body the server sent, and how long it took."""
+    """One call: what came of it, the body the server sent, when it began (monotonic) and how long it took.
+
+    `billed`: a provider may want money for it.
+    """
 
     verdict: Verdict
     raw: str
+    began: float
     seconds: float
+    billed: bool
+
+
+@dataclass(frozen=True)
+class Http:
+    """An open connection pool to the servers of one endpoint, with the key it sends; made by `open_http`."""
+
+    endpoint: Endpoint
+    key: SecretStr
+    session: aiohttp.ClientSession
+    timeout_seconds: float
 
 
 def read_key(endpoint: Endpoint) -> SecretStr:
@@ -62,15 +83,17 @@ def read_key(endpoint: Endpoint) -> SecretStr:
     return SecretStr(key)
 
 
-def chat_url(endpoint: Endpoint) -> str:
-    """Return the address of the chat call. Raises UserError for a base_url that carries a secret or a query."""
-    parts = re.match(r"^(https?)://([^/?#]*)([^?#]*)([?#].*)?$", endpoint.base_url)
-    if not parts or not parts[2] or "@" in parts[2] or parts[4]:
+def chat_url(endpoint: Endpoint, base_url: str) -> str:
+    """Return the address of the chat call. Raises UserError for a base URL that carries a secret or a query."""
+    parts = re.match(
+        r"^(https?)://(?P<host>[^/?#:@\s]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>\d{1,5}))?(/[^?#\s]*)?$", base_url
+    )
+    if not parts or int(parts["port"] or 0) > _HIGHEST_PORT:
         raise UserError(
             f"LLM server '{endpoint.name}': base_url must be http(s)://host[:port]/path without user, password"
             " or query: put the key into the environment variable that api_key_env names"
         )
-    return endpoint.base_url.rstrip("/") + "/chat/completions"
+    return base_url.rstrip("/") + "/chat/completions"
 
 
 def hide(text: str, key: SecretStr) -> str:
@@ -79,8 +102,8 @@ def hide(text: str, key: SecretStr) -> str:
     return text.replace(secret, "***") if len(secret) >= _SHORTEST_SECRET else text
 
 
-def chat_body(endpoint: Endpoint, request: ChatRequest) -> dict[str, Any]:
-    """Return the JSON of a chat call, all sampling parameters explicit."""
+def chat_body(endpoint: Endpoint, request: ChatRequest, with_schema: bool = True) -> dict[str, Any]:
+    """Return the JSON of a chat call, all sampling parameters explicit, the schema where the server knows schemas."""
     system = [{"role": "system", "content": request.system}] if request.system else []
     body: dict[str, Any] = {
         "model": endpoint.model,
@@ -89,44 +112,67 @@ def chat_body(endpoint: Endpoint, request: ChatRequest) -> dict[str, Any]:
         "top_p": endpoint.top_p,
         "max_tokens": endpoint.max_tokens,
     }
-    if request.json_schema is not None:
+    if with_schema and request.json_schema is not None:
         schema = {"name": "reply", "schema": request.json_schema, "strict": True}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     return body
 
 
 @asynccontextmanager
-async def open_http(
-    endpoint: Endpoint, most_seconds: float = float("inf")
-) -> AsyncIterator[tuple[httpx.AsyncClient, SecretStr]]:
-    """Open a connection pool for one endpoint; yield it with the key it sends."""
+async def open_http(endpoint: Endpoint, most_seconds: float = float("inf")) -> AsyncIterator[Http]:
+    """Open connections for one endpoint; raises UserError where its key is missing."""
     key = read_key(endpoint)
-    headers = {"Authorization": f"Bearer {key.get_secret_value()}"} if key.get_secret_value() else {}
-    limits = httpx.Limits(max_connections=2 * endpoint.concurrency)  # probes come on top of calls
-    timeout = min(endpoint.timeout_seconds, most_seconds)
-    async with httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits, verify=_tls()) as client:
-        yield client, key
+    secret = key.get_secret_value()
+    seconds = min(endpoint.timeout_seconds, most_seconds)
+    # The calls in flight are limited elsewhere; a limit on the whole call ends one that trickles, too.
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=_tls()),
+        headers={"Authorization": f"Bearer {secret}"} if secret else {},
+        timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, _CONNECT_SECONDS)),
+        cookie_jar=aiohttp.DummyCookieJar(),
+    ) as session:
+        yield Http(endpoint, key, session, seconds)
 
 
 @cache
 def _tls() -> ssl.SSLContext:
-    return httpx.create_ssl_context()  # reads all root certificates, some 50 ms: once a process
+    return httpx.create_ssl_context()  # roots as everywhere else in this package; read once, some 50 ms
 
 
-async def post(client: httpx.AsyncClient, endpoint: Endpoint, key: SecretStr, request: ChatRequest) -> Exchange:
+@cache
+def _proxy(url: str) -> str | None:
+    """Return the proxy that the environment names for an address (HTTPS_PROXY and its companions), if any."""
+    parts = urlsplit(url)
+    proxies = getproxies()
+    return None if proxy_bypass(parts.hostname or "") else proxies.get(parts.scheme, proxies.get("all"))
+
+
+async def post(http: Http, base_url: str, body: dict[str, Any]) -> Exchange:
     """Make one call; the key is taken out of what the server sent."""
-    # httpx limits the time between two bytes; a server that trickles needs a limit on the whole call.
-    limit = client.timeout.read
+    url = chat_url(http.endpoint, base_url)
     started = time.monotonic()
     try:
-        async with asyncio.timeout(limit):
-            response = await client.post(chat_url(endpoint), json=chat_body(endpoint, request))
-    except (TimeoutError, httpx.TimeoutException):
-        failed = Failed(f"no reply within {limit:g} s", retry=True)
-        return Exchange(failed, "", time.monotonic() - started)
-    except (httpx.TransportError, httpx.DecodingError) as error:
-        failed = Failed(hide(transport_reason(error), key), retry=True)
-        return Exchange(failed, "", time.monotonic() - started)
-    body = hide(response.text, key)
-    verdict = judge_response(endpoint, response.status_code, response.headers, body)
-    return Exchange(verdict, body, time.monotonic() - started)
+        async with http.session.post(url, json=body, proxy=_proxy(url), allow_redirects=False) as response:
+            raw = hide(await _read(response), http.key)
+    except TimeoutError as error:
+        return _failed(f"no reply within {http.timeout_seconds:g} s", error, started)
+    except aiohttp.ClientError as error:
+        return _failed(hide(transport_reason(error), http.key), error, started)
+    verdict = judge_response(http.endpoint, base_url, response.status, response.headers, raw, "response_format" in body)
+    return Exchange(verdict, raw, started, time.monotonic() - started, billed=response.status == 200)
+
+
+def _failed(reason: str, error: Exception, started: float) -> Exchange:
+    """Return what a call without a response came to; the server may bill it unless it never saw it."""
+    failed = Failed(reason, retry=True, overload=True)
+    return Exchange(failed, "", started, time.monotonic() - started, billed=not isinstance(error, _UNSENT))
+
+
+async def _read(response: aiohttp.ClientResponse) -> str:
+    """Return the body as text (JSON is UTF-8, RFC 8259). Raises ClientPayloadError for one without an end."""
+    body = bytearray()
+    async for part in response.content.iter_any():
+        body += part
+        if len(body) > _LONGEST_BODY:
+            raise aiohttp.ClientPayloadError(f"a body of over {_LONGEST_BODY >> 20} MiB")
+    return body.decode("utf-8", "replace")

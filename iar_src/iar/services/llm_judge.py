@@ -28,7 +28,7 @@ class LlmJudge:
     def __init__(self, endpoint: Endpoint, cache_folder: Path, patience: Patience | None = None) -> None:
         self.name = endpoint.name
         self._prompt = load_prompt("judge")
-        sampling = [endpoint.model, endpoint.temperature, endpoint.top_p, endpoint.max_tokens]
+        sampling = [endpoint.weights, endpoint.temperature, endpoint.top_p, endpoint.max_tokens]
         self.version = digest_json([self._prompt.version, *sampling])[:12]
         self._client = ChatClient(endpoint, cache_folder, patience)
 

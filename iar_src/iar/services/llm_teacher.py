@@ -51,7 +51,7 @@ class LlmTeacher:
 
     def __init__(self, endpoint: Endpoint, cache_folder: Path, patience: Patience | None = None) -> None:
         prompts = [load_prompt(step).version for step in STEPS]
-        sampling = [endpoint.model, endpoint.temperature, endpoint.top_p, endpoint.max_tokens]
+        sampling = [endpoint.weights, endpoint.temperature, endpoint.top_p, endpoint.max_tokens]
         self.name = f"llm:{endpoint.model}@{digest_json([prompts, sampling])[:8]}"
         self._client = ChatClient(endpoint, cache_folder, patience)
 

@@ -133,7 +133,7 @@ def key_parts(
     """Return everything a stage's result depends on; `inputs` are content digests by role."""
     spec = STAGES[stage].of(recipe)
     check_roles(stage, inputs, recipe)
-    data = run_file.model_dump(mode="json")
+    data = run_file.deciding()
     parts: dict[str, Any] = {
         "stage": stage,
         "settings": {place: look_up(data, place) for place in spec.settings},

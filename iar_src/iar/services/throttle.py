@@ -1,61 +1,87 @@
-"""How many calls may be in flight at once, and when the next may start."""
+"""How many calls may be in flight at once to each server, and where the next one goes."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 
 class Throttle:
-    """A limit on calls in flight that halves on a burst of refusals and grows back with each reply.
+    """A limit on calls in flight to the server at `url`: halved on signs of overload, raised by replies.
 
-    The additive-increase, multiplicative-decrease rule of TCP (Chiu and Jain, 1989): one refusal
-    often comes with many, so refusals inside one pause count once.
+    The additive-increase, multiplicative-decrease rule of TCP (Chiu and Jain, 1989): one sign often
+    comes with many, so a call that began before the last cut says nothing about the limit after it.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, url: str, most: int) -> None:
+        self.url = url
         self.limit = float(most)
+        self.in_flight = 0
+        self.last_reply = time.monotonic()
+        self.bursts = 0  # cuts since the last reply
         self._most = most
-        self._in_flight = 0
+        self._last_cut = float("-inf")
         self._paused_until = 0.0
-        self._last_reply = time.monotonic()
+
+    def overloaded(self, began: float) -> None:
+        """A call that began at `began` (monotonic) met an overload: halve the limit, once a burst."""
+        if began < self._last_cut:
+            return
+        self.limit = max(1.0, self.limit / 2)
+        self.bursts += 1
+        self._last_cut = time.monotonic()
+
+    def pause(self, seconds: float) -> None:
+        """Start no call for so long."""
+        self._paused_until = max(self._paused_until, time.monotonic() + seconds)
+
+    def replied(self) -> None:
+        """A call came back: allow a little more, up to the most."""
+        self.last_reply = time.monotonic()
+        self.bursts = 0
+        self.limit = min(float(self._most), self.limit + 1 / self.limit)
+
+    def pause_left(self) -> float:
+        """Seconds until the next call may start, as far as the server's pauses go."""
+        return max(0.0, self._paused_until - time.monotonic())
+
+    def has_room(self) -> bool:
+        """Whether one more call may start now."""
+        return self.in_flight < int(self.limit) and not self.pause_left()
+
+
+class Pool:
+    """The servers that share the work. Those in trouble come last: one that is down fails its calls fastest."""
+
+    def __init__(self, urls: Sequence[str], most: int) -> None:
+        self.servers = [Throttle(url, most) for url in urls]
         self._changed = asyncio.Condition()
 
     @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Hold one of the places in flight; waits for a free one and for the end of a pause."""
+    async def slot(self) -> AsyncIterator[Throttle]:
+        """Hold a place in flight at the server with the most room; waits for a free one and for the end of a pause."""
         async with self._changed:
-            while self._in_flight >= int(self.limit) or self._pause_left() > 0:
+            while not (free := [server for server in self.servers if server.has_room()]):
                 await self._wait_for_change()
-            self._in_flight += 1
+            server = min(free, key=lambda one: (one.bursts, one.in_flight / one.limit))
+            server.in_flight += 1
         try:
-            yield
+            yield server
         finally:
-            self._in_flight -= 1
+            server.in_flight -= 1
             async with self._changed:
                 self._changed.notify_all()
 
     async def _wait_for_change(self) -> None:
-        pause = self._pause_left()
         try:
-            await asyncio.wait_for(self._changed.wait(), timeout=pause if pause > 0 else None)
+            await asyncio.wait_for(self._changed.wait(), timeout=self.pause_left() or None)
         except TimeoutError:
             return
 
-    def _pause_left(self) -> float:
-        return self._paused_until - time.monotonic()
-
-    def refused(self, pause_seconds: float) -> None:
-        """The server asked for fewer calls: pause all new ones, halve the limit once a burst."""
-        if self._pause_left() <= 0:
-            self.limit = max(1.0, self.limit / 2)
-        self._paused_until = max(self._paused_until, time.monotonic() + pause_seconds)
-
-    def replied(self) -> None:
-        """A call came back: allow a little more, up to the most."""
-        self._last_reply = time.monotonic()
-        self.limit = min(float(self._most), self.limit + 1 / self.limit)
+    def pause_left(self) -> float:
+        """Seconds until the first pause ends; 0 where a server has none."""
+        return min(server.pause_left() for server in self.servers)
 
     def stalled_seconds(self) -> float:
         """Seconds since any call came back."""
-        return time.monotonic() - self._last_reply
+        return time.monotonic() - max(server.last_reply for server in self.servers)

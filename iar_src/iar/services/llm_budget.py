@@ -1,0 +1,76 @@
+"""The ceilings on what a model may cost: a call is sent only where all of them hold at its dearest."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from iar.config import Endpoint
+from iar.errors import UserError
+from iar.methods.digest import canonical_json
+from iar.services.reply_cache import GroupCommit, Spent
+
+_MILLION = 1e6
+_CEILINGS = ("budget_calls", "budget_tokens", "budget_money")
+_TEMPLATE_TOKENS = 256  # what a server's chat template may add to a prompt
+
+
+def money(endpoint: Endpoint, spent: Spent) -> float:
+    """Return what tokens cost at the endpoint's prices, in the currency of these."""
+    paid = spent.prompt_tokens * endpoint.prompt_price + spent.completion_tokens * endpoint.completion_price
+    return paid / _MILLION
+
+
+def dearest(endpoint: Endpoint, body: dict[str, Any]) -> Spent:
+    """Return the most that a call can cost: no tokenizer makes more than one token of a byte."""
+    return Spent(1, len(canonical_json(body).encode()) + _TEMPLATE_TOKENS, endpoint.max_tokens)
+
+
+class Budget:
+    """What the calls under way may still cost, on top of what was spent before, by other runs too."""
+
+    def __init__(self, endpoint: Endpoint, archive: GroupCommit) -> None:
+        self._endpoint = endpoint
+        self._archive = archive
+        self._ceilings = {key: most for key in _CEILINGS if (most := getattr(endpoint, key)) is not None}
+        self._reserved = Spent()
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def reserve(self, body: dict[str, Any]) -> AsyncIterator[None]:
+        """Set aside what a call can cost; waits while only the calls under way stand against it.
+
+        Raises UserError where it would not even fit once they are back: the ceiling is reached.
+        """
+        if not self._ceilings:
+            yield
+            return
+        most = dearest(self._endpoint, body)
+        async with self._changed:
+            while passed := self._passed(self._archive.spent + self._reserved + most):
+                if not self._reserved.calls:
+                    raise UserError(self._reached(passed, most))
+                await self._changed.wait()
+            self._reserved += most
+        try:
+            yield
+        finally:
+            self._reserved += Spent(-most.calls, -most.prompt_tokens, -most.completion_tokens)
+            async with self._changed:
+                self._changed.notify_all()
+
+    def _passed(self, total: Spent) -> str:
+        """Return the first ceiling that `total` passes, "" where all hold."""
+        much = (total.calls, total.tokens, money(self._endpoint, total))
+        total_of = dict(zip(_CEILINGS, much, strict=True))
+        return next((key for key, most in self._ceilings.items() if total_of[key] > most), "")
+
+    def _reached(self, key: str, most: Spent) -> str:
+        spent = self._archive.spent
+        price = f" and {money(self._endpoint, spent):.6g} of money" if key == "budget_money" else ""
+        return (
+            f"LLM server '{self._endpoint.name}': {key} {self._ceilings[key]:.10g} is reached: model"
+            f" '{self._endpoint.model}' has cost {spent.calls} calls, {spent.tokens} tokens{price} in this state"
+            f" folder, and the next call may take {most.tokens} tokens; raise {key} and run again, replies so far"
+            " are kept"
+        )

@@ -1,0 +1,94 @@
+"""A chat server that does wrong what servers do wrong, by a plan that depends on the prompt alone."""
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from iar.methods.digest import canonical_json, digest_json
+from tests.services.chat_server import Answer, completion
+
+# Not billed: the client may ask again as often as it likes.
+REFUSALS = {
+    "429 with Retry-After": Answer(status=429, headers={"Retry-After": "0.05"}),
+    "429 in silence": Answer(status=429, body="slow down"),
+    "500": Answer(status=500, body="Internal Server Error"),
+    "503 with Retry-After": Answer(status=503, headers={"Retry-After": "0.02"}, body='{"error": "loading"}'),
+    "529": Answer(status=529, body='{"error": {"message": "overloaded"}}'),
+}
+# Billed, but no reply: what comes back is no chat completion, or not all of it.
+SPOILT = {
+    "hang": Answer(delay_seconds=60),
+    "slow drip": Answer(trickle=True, body=completion("x" * 2000)),
+    "cut off": Answer(cut=True),
+    "page": Answer(body="<html>gateway</html>"),
+    "list": Answer(body="[]"),
+    "cut JSON": Answer(body=completion("x")[:30]),
+    "choices of the wrong type": Answer(body='{"choices": {"message": "x"}, "usage": "none"}'),
+    "content of the wrong type": Answer(body='{"choices": [{"message": {"content": 7}}], "usage": {}}'),
+}
+SLOW = frozenset({"hang", "slow drip"})
+# How a good reply is wrapped, and what a reply looks like that cannot be read.
+WRAPPINGS: tuple[Callable[[str], str], ...] = (
+    lambda text: text,
+    lambda text: f"```json\n{text}\n```",
+    lambda text: f"<think>{{}} hm</think>Sure! Here it is: {text} Anything else?",
+    lambda text: text[:-1],  # cut off before the last bracket
+)
+UNREADABLE = ("I would rather not.", '{"unrelated": [1', '["a", "list"]', '{"question": 7, "passed": "yes"}', "null")
+
+
+@dataclass
+class Hostile:
+    """A script for `serve`: each body meets its faults in order, then gets `model`'s reply.
+
+    `slow_faults`: how many prompts may hang or drip; each costs the client its whole time limit.
+    """
+
+    model: Callable[[dict[str, Any]], str]
+    slow_faults: int = 2
+    unreadable: bool = True
+    billed_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    delivered: Counter[str] = field(default_factory=Counter)
+    met: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._plans: dict[str, list[str]] = {}
+
+    def __call__(self, body: dict[str, Any], _: int) -> Answer:
+        with self._lock:
+            text = canonical_json(body)
+            plan = self._plans.setdefault(text, self._plan(text))
+            if plan:
+                self.met[fault := plan.pop(0)] += 1
+                self.billed_calls += fault in SPOILT
+                return SPOILT.get(fault) or REFUSALS[fault]
+            return self._reply(body, text)
+
+    def _plan(self, text: str) -> list[str]:
+        dice = random.Random(digest_json(text))
+        names = [*REFUSALS, *SPOILT]
+        plan = dice.choices(names, k=dice.randrange(4))
+        kept = [fault for fault in plan if fault not in SLOW or self.slow_faults > 0]
+        self.slow_faults -= sum(fault in SLOW for fault in kept)
+        return kept
+
+    def _reply(self, body: dict[str, Any], text: str) -> Answer:
+        dice = random.Random(digest_json([text, "reply"]))
+        first = "could not be read" not in body["messages"][-1]["content"]
+        if self.unreadable and first and dice.random() < 0.25:
+            said = dice.choice(UNREADABLE)
+            self.met["unreadable"] += 1
+        else:
+            said = dice.choice(WRAPPINGS)(self.model(body))
+        tokens = dice.randrange(10, 900), dice.randrange(1, 90)
+        self.billed_calls += 1
+        self.prompt_tokens += tokens[0]
+        self.completion_tokens += tokens[1]
+        self.delivered[text] += 1
+        return Answer(body=completion(said, *tokens))
