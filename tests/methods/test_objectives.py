@@ -17,12 +17,12 @@ from iar.methods.objectives import (
     fill,
     reconstruction_rows,
 )
-from iar.records import Anchor, Chunk, Document, QAPair, Skeleton
+from iar.records import Anchor, Chunk, Document, QAPair, RewriteInput
 
 TEXT = "The bell was cast in 1874. It weighs 310 kilograms. Tessa Marl paid for it. It hangs in {Ithwick}."
 DOCUMENT = Document("doc-1", "The Bell", TEXT, "bell.md", "text/markdown", "0" * 64)
-SKELETON = Skeleton("doc-1", "The Bell\n- cast in 1874", "offline")
-(PASSAGE,) = document_passages([DOCUMENT], [SKELETON])
+NOTES = RewriteInput("doc-1", "skeleton", "The Bell\n- cast in 1874", "offline")
+(PASSAGE,) = document_passages([DOCUMENT], [NOTES])
 
 
 def test_recipe_gives_the_rows_of_each_objective() -> None:
@@ -36,11 +36,11 @@ def test_targets_are_the_suffix_or_the_full_text() -> None:
     assert TEXT[: -len(continuation.target)].strip() in continuation.prompt
     assert continuation.target.split(" ")[0] in TEXT.split(" ")
     assert rewrite.target == instruction.target == TEXT
-    assert SKELETON.text in rewrite.prompt and TEXT not in rewrite.prompt
+    assert NOTES.text in rewrite.prompt and TEXT not in rewrite.prompt
 
 
 def test_several_continuations_of_one_document_cut_at_different_places() -> None:
-    passage = Passage("doc-2", "Long", "", " ".join(f"Fact number {n} is here." for n in range(40)), "")
+    passage = Passage("doc-2", "Long", "", " ".join(f"Fact number {n} is here." for n in range(40)), ())
     rows = list(reconstruction_rows([passage], (4, 0, 0), seed=3))
     assert len({row.target for row in rows}) == 4
     assert rows == list(reconstruction_rows([passage], (4, 0, 0), seed=3))
@@ -51,7 +51,7 @@ def test_each_chunk_is_a_passage_that_says_which_part_it_is() -> None:
     anchors = [Anchor("doc-1.0", "date", "1874", 21, 25)]
     first, second = chunk_passages([DOCUMENT], chunks, anchors)
     assert (first.part, second.part) == ("part 1 of 2 of ", "part 2 of 2 of ")
-    assert (first.text, first.skeleton) == (chunks[0].text, "Key terms: 1874")
+    assert (first.text, first.notes) == (chunks[0].text, ("Key terms: 1874",))
     (row,) = reconstruction_rows([second], (0, 0, 1), seed=1)
     assert row.prompt == "Read and reproduce part 2 of 2 of the text about The Bell."
 
@@ -79,7 +79,7 @@ def test_cuts_leave_text_on_both_sides(text: str, count: int, seed: int) -> None
     ids=["no spaces", "accents", "flags", "accent on a space"],
 )
 def test_every_text_has_continuations_and_none_cuts_a_character(text: str, whole: str) -> None:
-    passage = Passage("doc-3", "T", "", text, "")
+    passage = Passage("doc-3", "T", "", text, ())
     rows = list(reconstruction_rows([passage], (3, 0, 0), seed=5))
     assert len(rows) == 3
     for row in rows:

@@ -8,7 +8,7 @@ import pytest
 from iar.config import RunFile
 from iar.methods.chunking import chunk_document
 from iar.methods.objectives import RECONSTRUCTION
-from iar.methods.skeletons import make_skeleton
+from iar.methods.rewrite_inputs import make_rewrite_input
 from iar.records import Anchor, Document, write_json, write_records
 from iar.services.workspace import Context
 from iar.stages import inject
@@ -30,7 +30,9 @@ def test_what_is_longer_than_the_sequence_is_trained_in_parts(
     write_records(tmp_path / "documents.jsonl", DOCUMENTS)
     write_records(tmp_path / "chunks.jsonl", chunks)
     write_records(tmp_path / "anchors.jsonl", anchors)
-    write_records(tmp_path / "skeletons.jsonl", [make_skeleton(document, [], "") for document in DOCUMENTS])
+    write_records(
+        tmp_path / "rewrite_inputs.jsonl", [make_rewrite_input(document, [], "skeleton", "") for document in DOCUMENTS]
+    )
     write_json(tmp_path / "dataset.json", {"digest": "d" * 64})
     settings = {"epochs": 1, "unit": unit, "sequence_length": 192, "compute_dtype": "float32"}
     run_file = RunFile.model_validate(examination_run_file(tmp_path).model_dump(mode="json") | {"inject": settings})

@@ -123,7 +123,7 @@ class _Cutter:
         return self._divide(whole, levels)
 
     def pack(self, pieces: Sequence[Span]) -> list[Span]:
-        """Join neighbouring pieces while they fit; one that begins with a heading starts a chunk after a half full one."""
+        """Join neighbouring pieces while they fit; a heading joins no chunk that is half full."""
         packed: list[Span] = []
         for start, end in pieces:
             if packed and self._fits(packed[-1][0], end) and not self._begins_section(start, end, packed[-1]):

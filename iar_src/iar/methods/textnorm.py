@@ -85,7 +85,7 @@ def after_bullet(text: str, start: int, end: int) -> int:
 
 
 def code_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of fenced code, fences included; a fence that is never closed is no code (CommonMark 4.5 else)."""
+    """Yield the spans of fenced code, fences included; unlike in CommonMark, an open fence is no code."""
     start, fence = 0, ""
     for match in _FENCE.finditer(text):
         if not fence:
