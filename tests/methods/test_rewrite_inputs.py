@@ -9,11 +9,13 @@ from iar.methods.rewrite_inputs import make_rewrite_input
 from iar.records import Anchor, Document
 
 KINDS = ("skeleton", "outline", "summary")
-BODY = (
-    "The lamp of Velm was built by Tora Lind in 1911.\n\nHistory\n\n"
-    "The lamp burns with oil, and the oil comes from Osk. A keeper turns the lamp at dusk. Nobody knows why it is green.\n\n"
-    "The harbour has a second lamp of brass. It is smaller than the lamp of Velm, and it went out in 1930. Boats still pass it on their way to Osk."
-)
+BODY = """The lamp of Velm was built by Tora Lind in 1911.
+
+History
+
+The lamp burns with oil, and the oil comes from Osk. A keeper turns the lamp at dusk. Nobody knows why it is green.
+
+The harbour has a second lamp of brass. It is smaller than the lamp of Velm, and it went out in 1930."""
 DOCUMENT = Document("d", "Velm", f"Velm\n\n{BODY}", "velm.md", "text/markdown", "0")
 ANCHORS = [Anchor("d.0", "name", "Tora Lind", DOCUMENT.text.index("Tora"), DOCUMENT.text.index("Tora") + 9)]
 

@@ -312,3 +312,19 @@ def test_a_section_that_only_an_override_names_is_blamed_on_it(tmp_path: Path) -
         load_run_file(path, ["injekt.epochs=3"])
     with pytest.raises(UserError, match=r"^--set qa_build\.test_share=1: qa_build"):
         load_run_file(path, ["qa_build.test_share=1"])
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("qa_build:\n  augment: [paraphrase]\n", "augment paraphrase needs a language model: rules write no prose"),
+        ("qa_build:\n  rewrite_inputs: [outline, outline]\n", "names a kind twice; name each once"),
+        ("qa_build:\n  rewrite_inputs: []\n", "qa_build.rewrite_inputs"),
+        ("qa_build:\n  rewrite_inputs: [gist]\n", "gist"),
+        ("qa_build:\n  chunk_tokens: 4\n", "qa_build.chunk_tokens"),
+        ("qa_build:\n  question_candidates: 0\n", "qa_build.question_candidates"),
+        ("inject:\n  provenance_tag: '<|{path}|>'\n", "has the place {path}; there are {source} and {kind}"),
+    ],
+)
+def test_what_a_teacher_is_asked_for_is_checked_at_once(tmp_path: Path, section: str, message: str) -> None:
+    assert message in error_of(tmp_path, BASE + section)

@@ -9,7 +9,7 @@ import pytest
 import iar
 from iar.errors import UserError
 from iar.methods.digest import digest_file, digest_json
-from iar.records import Lineage, QAPair, Selection, to_json, write_records
+from iar.records import CrossDocumentPair, Lineage, QAPair, Selection, to_json, write_records
 from iar.services.registry import Producer, Registry
 from iar.services.test_lock import READ_TEST, open_locked_test
 
@@ -94,3 +94,10 @@ def test_nothing_else_in_the_package_names_the_test_file() -> None:
     }
     # Only qa_build, which writes all splits, may stand beside the lock.
     assert naming <= {"services/test_lock.py", "stages/qa_build.py"}
+
+
+def test_questions_over_two_documents_are_behind_the_same_lock(data: Path, registry: Registry) -> None:
+    across = CrossDocumentPair(**(vars(PAIR) | {"id": "x1"}), other_document_id="e", other_chunk_id="e.0")
+    write_records(data / "test-cross-document.jsonl", [across])
+    assert open_locked_test(data, record(registry, selection(data)), registry) == [PAIR, across]
+    assert len(registry.events()) == 1
