@@ -109,7 +109,7 @@ class QaBuildSection(Section):
     teacher: Teacher = Field("offline", description="Rule-based, or an LLM server.")
     chunk_characters: int = Field(700, ge=100, le=MOST, description="Longest chunk; about one paragraph of prose.")
     chunk_tokens: Annotated[int, Field(ge=16, le=MOST)] | None = Field(
-        None, description="Longest chunk in tokens of the model, in place of chunk_characters; null = not so."
+        None, description="Longest chunk in tokens of the model, in place of chunk_characters; null = none."
     )
     max_anchors: Positive = Field(8, description="K: at most this many anchors, hence questions, a chunk.")
     question_candidates: Annotated[int, Field(ge=1, le=20)] = Field(

@@ -39,12 +39,14 @@ def body_start(document: Document) -> int:
 def paragraph_spans(document: Document) -> list[Span]:
     """Return the trimmed spans of the body's paragraphs; a blank line ends one, unless it is in fenced code."""
     text, begin = document.text, body_start(document)
-    code = list(code_spans(text))
+    code = code_spans(text)
+    beyond = (len(text), len(text))
+    code_start, code_end = next(code, beyond)
     spans = []
     for match in _PARAGRAPH_END.finditer(text, begin):
-        while code and code[0][1] <= match.start():
-            del code[0]
-        if code and code[0][0] < match.start():
+        while code_end <= match.start() < len(text):
+            code_start, code_end = next(code, beyond)
+        if code_start < match.start() < code_end:
             continue
         spans.append(trim(text, begin, match.start()))
         begin = match.end()

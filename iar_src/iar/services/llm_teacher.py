@@ -123,14 +123,6 @@ class LlmTeacher:
         """
         settings, client = self._settings, self._client
         made = FurtherOutput()
-        if settings.cross_questions:
-            crossings = shared_anchors(held_out, anchors, settings.cross_questions)
-            made.cross.extend(
-                ask_across(client, crossings, settings.question_candidates, self.name, seed, made.rejects, on_progress)
-            )
-            made.funnel.append(
-                funnel_step("cross_document", "question over two documents", len(made.cross), made.rejects)
-            )
         if "paraphrase" in settings.augment:
             if count_tokens is None:
                 raise PermanentError("paraphrases are bounded in tokens, and no tokenizer was given; mend the pipeline")
@@ -142,6 +134,14 @@ class LlmTeacher:
             )
         if settings.augment:
             made.funnel.append(funnel_step("augmented", "retelling", len(made.retellings), made.rejects))
+        if settings.cross_questions:
+            crossings = shared_anchors(held_out, anchors, settings.cross_questions)
+            made.cross.extend(
+                ask_across(client, crossings, settings.question_candidates, self.name, seed, made.rejects, on_progress)
+            )
+            made.funnel.append(
+                funnel_step("cross_document", "question over two documents", len(made.cross), made.rejects)
+            )
         return made
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from iar.config import QaBuildSection, RunFile
 from iar.errors import PermanentError, UserError
@@ -65,9 +66,9 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
         *further.funnel,
     ]
     if further.cross:
-        funnel.append(funnel_step("cross_deduplicated", "kept question over two documents", len(cross), repeats))
+        funnel.append(funnel_step("cross_deduplicated", "question over two documents", len(cross), repeats))
     check_funnel(funnel, rejects)
-    _check_splits(pairs, chunks)
+    _check_splits(pairs, chunks, settings)
 
     lineage = _lineage(documents, chunks, [*pairs, *cross], further.retellings)
     _write(out, documents, chunks, taught, pairs, rejects, funnel)
@@ -75,8 +76,9 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
         write_records(out / CROSS_FILE, cross)
     if further.retellings:
         write_records(out / "retellings.jsonl", further.retellings)
-    write_json(out / "dataset.json", {"digest": lineage[-1].digest} | lineage[-1].payload)
-    return Outcome(_metrics(documents, chunks, taught, pairs, rejects), _markdown(pairs, funnel), lineage)
+    contents = lineage[-1].payload
+    write_json(out / "dataset.json", {"digest": lineage[-1].digest} | contents)
+    return Outcome(_metrics(documents, chunks, taught, contents, rejects), _markdown(pairs, funnel), lineage)
 
 
 def _teacher(settings: QaBuildSection, context: Context) -> Teacher:
@@ -100,15 +102,16 @@ def _token_counter(settings: QaBuildSection, inputs: dict[str, Path]) -> Callabl
     return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def _check_splits(pairs: Sequence[QAPair], chunks: Sequence[Chunk]) -> None:
+def _check_splits(pairs: Sequence[QAPair], chunks: Sequence[Chunk], settings: QaBuildSection) -> None:
     """Refuse a dataset with an empty split, naming what to change."""
     counts = Counter(pair.split for pair in pairs)
+    size = "chunk_tokens" if settings.chunk_tokens else "chunk_characters"
     for split in SPLITS:
         if not counts[split]:
             share = "the sum of the shares" if split == "train" else f"qa_build.{split}_share"
             raise UserError(
                 f"qa_build: no question in the {split} split ({len(pairs)} questions from {len(chunks)} chunks); "
-                f"add documents, lower qa_build.chunk_characters, or change {share} or qa_build.split_salt"
+                f"add documents, lower qa_build.{size}, or change {share} or qa_build.split_salt"
             )
 
 
@@ -135,12 +138,11 @@ def _metrics(
     documents: Sequence[Document],
     chunks: Sequence[Chunk],
     taught: TeacherOutput,
-    pairs: Sequence[QAPair],
+    contents: dict[str, Any],
     rejects: Sequence[Reject],
 ) -> dict[str, float]:
-    counts = {"documents": len(documents), "chunks": len(chunks), "anchors": len(taught.anchors), "pairs": len(pairs)}
-    by_split = Counter(pair.split for pair in pairs)
-    counts |= {split: by_split[split] for split in SPLITS} | {"rejects": len(rejects)}
+    counts = {"documents": len(documents), "chunks": len(chunks), "anchors": len(taught.anchors)}
+    counts |= contents | {"rejects": len(rejects)}
     return {name: float(count) for name, count in counts.items()}
 
 
