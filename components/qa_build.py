@@ -10,8 +10,9 @@ def qa_build(
     run_file: str,
     metrics: dsl.Output[dsl.Metrics],
     summary: dsl.Output[dsl.Markdown],
+    base: str = "",
 ) -> str:
-    """Turn the documents into questions with reference answers."""
+    """Turn the documents into questions with reference answers; `base` counts tokens where the run file asks for it."""
     from iar.services.task_process import run_component
 
-    return run_component("qa_build", run_file, {}, metrics, summary)
+    return run_component("qa_build", run_file, {"base": base}, metrics, summary)

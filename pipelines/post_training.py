@@ -66,7 +66,9 @@ def build(settings: RunFile) -> Any:
             return made.outputs["Output"]
 
         base = task(base_model, "base-model")
-        data = task(qa_build, "qa-build")
+        # The questions depend on the model only where its tokens bound something.
+        counted = {"base": base} if settings.qa_build.counts_tokens else {}
+        data = task(qa_build, "qa-build", **counted)
         common = {"data": data, "base": base}
 
         injected = task(inject, "inject", **common)

@@ -11,8 +11,9 @@ import pytest
 
 from iar import cli
 from iar.errors import NoFeasibleCandidate, TemporaryError
-from iar.records import write_json
+from iar.records import Chunk, QAPair, write_json, write_records
 from iar.services import doctor, local_run
+from iar.services.runs import find_run
 from iar.services.workspace import Ref
 
 HEAVY = (
@@ -321,3 +322,35 @@ def test_lineage_follows_the_registry_both_ways(capsys: pytest.CaptureFixture[st
 def test_lineage_without_a_registry_says_where_it_looked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, _, error = call(capsys, "lineage", "upstream", "abc", "--state", tmp_path)
     assert (code, error.startswith(f"error: no registry at {tmp_path / 'registry.sqlite'}; ")) == (2, True)
+
+
+def test_questions_lists_a_repeatable_sample_with_its_sources_and_nothing_of_the_test(
+    capsys: pytest.CaptureFixture[str], run_yaml: Path
+) -> None:
+    finished_run(run_yaml)
+    assert call(capsys, "questions", run_yaml)[2] == (
+        f"error: run {find_run(run_yaml.parent / 'state').name} has built no questions yet; start it with iar run\n"
+    )
+    data = run_yaml.parent / "data"
+    data.mkdir()
+    write_records(data / "chunks.jsonl", [Chunk("d.0", "d", 0, 20, "Built by\nTora Lind.")])
+    for split in ("train", "validation", "test"):
+        pairs = [
+            QAPair(f"{split}-{n}", "d", "d.0", split, "fact_extraction", f"Who {n}?", "Tora Lind did.", "Tora Lind",
+                   ("Lind",), "Tora Lind", "offline")
+            for n in range(9)
+        ]  # fmt: skip
+        write_records(data / f"{split}.jsonl", pairs)
+    folder = find_run(run_yaml.parent / "state")
+    task = {"task": "qa-build", "stage": "qa_build", "ref": str(Ref(data, "0" * 64)), "reused": False}
+    write_json(folder / "tasks" / "qa-build.json", task)
+    with (folder / "progress.jsonl").open("a") as file:
+        file.write(
+            json.dumps({"time": 1.0, "task": "qa-build", "kind": "done", "seconds": 2.5, "reused": False}) + "\n"
+        )
+
+    code, out, _ = call(capsys, "questions", run_yaml, "--number", 5)
+    assert code == 0 and out.count("source:   Built by Tora Lind.") == 5 and "test" not in out
+    assert "decides:  Tora Lind | Lind" in out and out == call(capsys, "questions", run_yaml, "-n", 5)[1]
+    shown = json.loads(call(capsys, "questions", run_yaml, "--json")[1])
+    assert len(shown) == 18 and {one["split"] for one in shown} == {"train", "validation"}

@@ -301,3 +301,11 @@ def test_every_run_file_makes_resources_that_kubeflow_takes(path: Path) -> None:
     check(version)
     # etcd takes no object above 1.5 MiB, nor Argo CD one that kubectl cannot annotate with itself.
     assert len(text) < 256 * 1024
+
+
+def test_qa_build_waits_for_the_model_only_where_it_counts_its_tokens() -> None:
+    data = golden_settings().model_dump(mode="json")
+    for tokens, given in ((None, {"run_file"}), (256, {"run_file", "base"})):
+        settings = RunFile.model_validate(data | {"qa_build": {"chunk_tokens": tokens}})
+        pipeline = next(yaml.safe_load_all(compiled_pipeline(settings)))
+        assert set(pipeline["root"]["dag"]["tasks"]["qa-build"]["inputs"]["parameters"]) == given

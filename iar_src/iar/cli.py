@@ -212,6 +212,25 @@ def ask(
         typer.echo(model(question))
 
 
+@app.command()
+def questions(
+    run_yaml: RunPath,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="How many, spread by the run's seed.")] = 50,
+    set_: Set = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show questions with answer and source text, to check by hand. Those of the test stay locked."""
+    from iar.services.question_sample import format_questions, sample_questions
+
+    run_file = load(run_yaml, set_, state)
+    shown = sample_questions(_status_of(run_file), number, run_file.run.seed)
+    if as_json:
+        print_json(shown)
+    else:
+        typer.echo(format_questions(shown))
+
+
 def _converse(model: Any) -> None:
     """Put one question after the other, each on its own, until an empty line or the end of input."""
     while True:

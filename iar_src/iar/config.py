@@ -25,6 +25,8 @@ RuleName = Literal["rule:exact", "rule:token-f1", "rule:char-ngram"]
 # MLflow reads `latest` and `v3` where a version stands, and takes no alias of more than 255 characters.
 ALIAS = r"[a-z][a-z0-9-]{0,254}"
 NOT_AN_ALIAS = r"latest|v\d+"
+RewriteKind = Literal["skeleton", "outline", "summary"]
+Augmentation = Literal["paraphrase", "relations"]
 RecipeName = Literal["vanilla-sft", "cpt-sft", "budget-match", "replay", "lora", "sdft", "fapm"]
 
 
@@ -146,7 +148,32 @@ class QaBuildSection(Section):
 
     teacher: Teacher = Field("offline", description="Rule-based, or an LLM server.")
     chunk_characters: int = Field(700, ge=100, le=MOST, description="Longest chunk; about one paragraph of prose.")
+    chunk_tokens: Annotated[int, Field(ge=16, le=MOST)] | None = Field(
+        None, description="Longest chunk in tokens of the model, in place of chunk_characters; null = none."
+    )
     max_anchors: Positive = Field(8, description="K: at most this many anchors, hence questions, a chunk.")
+    question_candidates: Annotated[int, Field(ge=1, le=20)] = Field(
+        5,
+        description="Questions an LLM teacher proposes for an anchor and type, with probabilities; one is drawn.",
+    )
+    cross_questions: Annotated[int, Field(ge=0, le=MOST)] = Field(
+        50, description="Most questions an LLM teacher writes over two documents, a test slice of its own; 0 = none."
+    )
+    rewrite_inputs: tuple[RewriteKind, ...] = Field(
+        ("skeleton",),
+        min_length=1,
+        strict=False,
+        description="What is made of each document for inject's rewrite rows, which take these in turn.",
+    )
+    augment: tuple[Augmentation, ...] = Field(
+        (),
+        strict=False,
+        description="Further texts an LLM teacher writes from each document for inject: paraphrases in four registers, "
+        "texts on how its objects relate.",
+    )
+    relations_per_document: Positive = Field(
+        12, description="Most pairs and triples of objects that augment: [relations] writes about, a document."
+    )
     validation_share: Share = Field(0.2, description="Share of chunks whose questions pick the candidate.")
     test_share: Share = Field(0.3, description="Share of chunks whose questions stay locked until the pick.")
     evals: tuple[str, ...] = Field(
@@ -156,6 +183,27 @@ class QaBuildSection(Section):
         "training data may give their prompts away.",
     )
     split_salt: str = Field("iar", description="Changes which chunks are held out, and nothing else.")
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the stage needs the model's tokenizer: else the questions do not depend on the model."""
+        return self.chunk_tokens is not None or "paraphrase" in self.augment
+
+    @field_validator("rewrite_inputs", "augment")
+    @classmethod
+    def _kinds_differ(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(kinds)) < len(kinds):
+            raise ValueError("names a kind twice; name each once")
+        return kinds
+
+    @model_validator(mode="after")
+    def _augmenting_takes_a_model(self) -> Self:
+        if self.augment and self.teacher == "offline":
+            raise ValueError(
+                f"augment {', '.join(self.augment)} needs a language model: rules write no prose; name a server as "
+                "teacher, or leave augment empty"
+            )
+        return self
 
     @model_validator(mode="after")
     def _shares_leave_training_data(self) -> Self:
@@ -214,6 +262,21 @@ class InjectSection(TrainingSection):
         "document",
         description="What one row reconstructs; chunks show each fact in more contexts, which small models need.",
     )
+
+    provenance_tag: str = Field(
+        "",
+        max_length=200,
+        description="Token or text in front of every document in a row, never trained on, such as <|source|>; "
+        "{source} in it is the document's path, {kind} document, paraphrase or relations; empty = none.",
+    )
+
+    @field_validator("provenance_tag")
+    @classmethod
+    def _tag_has_known_places(cls, tag: str) -> str:
+        unknown = [name for name in re.findall(r"\{(\w+)\}", tag) if name not in ("source", "kind")]
+        if unknown:
+            raise ValueError(f"has the place {{{unknown[0]}}}; there are {{source}} and {{kind}}")
+        return tag
 
     @field_validator("recipe")
     @classmethod

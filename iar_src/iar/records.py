@@ -67,10 +67,36 @@ class QAPair:
 
 
 @dataclass(frozen=True)
-class Skeleton:
-    """What a rewrite row shows of a document: outline, key terms and first clauses, or a summary."""
+class CrossDocumentPair(QAPair):
+    """A question that needs two chunks, of two documents that share `anchor`; `chunk_id` is the first. Test only."""
+
+    other_document_id: str
+    other_chunk_id: str
+
+
+@dataclass(frozen=True)
+class RewriteInput:
+    """What a rewrite row shows of a document: kind is skeleton, outline or summary."""
 
     document_id: str
+    kind: str
+    text: str
+    teacher: str
+
+
+@dataclass(frozen=True)
+class Retelling:
+    """A text that a teacher wrote from document.text[start:end] and nothing else.
+
+    kind: paraphrase, `about` its register; or relations, `about` the objects whose relation it tells.
+    """
+
+    id: str
+    document_id: str
+    start: int
+    end: int
+    kind: str
+    about: str
     text: str
     teacher: str
 

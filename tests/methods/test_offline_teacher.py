@@ -139,7 +139,7 @@ def test_the_groundedness_certifier() -> None:
 
 def test_a_skeleton_is_a_part_of_the_document_only() -> None:
     doc = document("Tora Lind", FIRST, "History", SECOND + " " + FIRST)
-    skeleton = OfflineTeacher().build([doc], chunk_document(doc, 700), 8, seed=0).skeletons[0]
+    skeleton = OfflineTeacher().build([doc], chunk_document(doc, 700), 8, seed=0).rewrite_inputs[0]
     assert skeleton.text.splitlines()[:3] == [
         "Tora Lind",
         "- Tora Lind was an engineer who built mills on the coast of Velm",

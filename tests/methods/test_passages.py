@@ -58,7 +58,7 @@ def test_parts_hold_all_of_the_text_once_and_fit(text: str, sequence: int) -> No
 
 
 def test_parts_are_balanced_and_end_with_sentences() -> None:
-    passage = Passage("d", "Velm", "", SENTENCES, "notes")
+    passage = Passage("d", "Velm", "", SENTENCES, ("notes",))
     parts = fitting_parts(passage, 700, longest_row(50), graphemes)
     sizes = [len(part.text) for part in parts]
     assert 2 * min(sizes) > max(sizes)
@@ -68,17 +68,17 @@ def test_parts_are_balanced_and_end_with_sentences() -> None:
 def test_a_part_has_notes_of_its_own_text_and_says_which_part_of_which_it_is() -> None:
     start = SENTENCES.index("Lamp 59")
     anchors = (Anchor("c", "name", "Lamp 0", 100, 106), Anchor("c", "name", "Lamp 59", 100 + start, 107 + start))
-    passage = Passage("d", "Velm", "part 2 of 5 of ", SENTENCES, "notes", 100, anchors)
+    passage = Passage("d", "Velm", "part 2 of 5 of ", SENTENCES, ("notes",), 100, anchors)
     first, *_, last = parts = fitting_parts(passage, 700, longest_row(50), graphemes)
     assert first.part == f"part 1 of {len(parts)} of part 2 of 5 of "
-    assert first.skeleton.startswith(f"part 1 of {len(parts)} of Velm\n")
-    assert "Lamp 0" in first.skeleton and "Lamp 59" not in first.skeleton and "Lamp 59" in last.skeleton
+    assert first.notes[0].startswith(f"part 1 of {len(parts)} of Velm\n")
+    assert "Lamp 0" in first.notes[0] and "Lamp 59" not in first.notes[0] and "Lamp 59" in last.notes[0]
     assert last.text == passage.text[last.start - 100 :]
     assert len({part.source_id for part in parts}) == len(parts)
 
 
 def test_a_title_that_fills_the_sequence_is_no_reason_for_crumbs() -> None:
-    passage = Passage("d", "T", "", SENTENCES, "notes")
+    passage = Passage("d", "T", "", SENTENCES, ("notes",))
     assert fitting_parts(passage, 700, longest_row(690), graphemes) == [passage]
     assert fitting_parts(replace(passage, text=""), 700, longest_row(701), graphemes) == [replace(passage, text="")]
 
@@ -89,7 +89,7 @@ def test_every_objective_trains_each_part_once_at_the_recipes_ratio(
     tiny_model_folder: Path, recipe: str, skeleton: str
 ) -> None:
     tokenizer, settings = load_tokenizer(tiny_model_folder), InjectSection(recipe=recipe, sequence_length=256)
-    passage = Passage("d", "Velm", "", SENTENCES, skeleton)
+    passage = Passage("d", "Velm", "", SENTENCES, (skeleton,))
     (parts,) = fit_passages([passage], settings, 17, tokenizer, None)
     assert len(parts) > 3
     examples = list(reconstruction_rows(parts, settings.weights, 17))
@@ -110,7 +110,10 @@ def test_every_objective_trains_each_part_once_at_the_recipes_ratio(
 
 
 def test_passages_that_fit_are_left_as_they_are(tiny_model_folder: Path) -> None:
-    passages = [Passage("d", "Velm", "", "A lamp burns in Velm.", "Velm"), Passage("e", "Lind", "", "Tora Lind.", "")]
+    passages = [
+        Passage("d", "Velm", "", "A lamp burns in Velm.", ("Velm",)),
+        Passage("e", "Lind", "", "Tora Lind.", ("Lind",)),
+    ]
     settings = InjectSection(sequence_length=256)
     tokenizer = load_tokenizer(tiny_model_folder)
     assert fit_passages(passages, settings, 17, tokenizer, None) == [[passage] for passage in passages]

@@ -37,7 +37,7 @@ crank = 3
             "Parts",
             "A quoted line.",
             "- one small wheel\n- two stones",
-            "crank = 3",
+            "```\ncrank = 3\n```",
             "part | weight",
             "bell | 90 kg",
         ),

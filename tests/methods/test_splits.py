@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iar.methods.splits import assign_splits, deduplicate
+from iar.methods.splits import apart, assign_splits, deduplicate
 from iar.methods.textnorm import character_ngrams, jaccard
-from iar.records import Chunk, QAPair
+from iar.records import Chunk, CrossDocumentPair, QAPair
 
 
 def chunks_of(document: str, count: int) -> list[Chunk]:
@@ -76,3 +76,38 @@ def test_no_near_duplicate_straddles_the_splits(rows: list[tuple[str, str]]) -> 
         for right in kept:
             if left.split != right.split:
                 assert jaccard(character_ngrams(left.question), character_ngrams(right.question)) < 0.8
+
+
+def copied(name: str, document: str, text: str) -> Chunk:
+    return Chunk(f"chunk-{name}", document, 0, len(text), text)
+
+
+def test_no_question_is_asked_about_words_that_are_held_out_in_another_document() -> None:
+    chunks = [copied("a", "d1", "The mill is old."), copied("b", "d2", "the mill  is OLD"), copied("c", "d3", "New.")]
+    pairs = [
+        pair("a", "train", "Which building of Velm is called old?"),
+        pair("b", "validation", "What is said of the age of the mill?"),
+        pair("c", "train", "What is new in the third of the documents?"),
+    ]
+    kept, rejects = deduplicate(pairs, chunks)
+    assert [item.id for item in kept] == ["b", "c"]
+    assert [(one.item_id, one.reason, one.counterpart) for one in rejects] == [
+        ("a", "its chunk stands in another split too (train)", "chunk-b")
+    ]
+
+
+def test_copies_in_one_split_both_stay() -> None:
+    chunks = [copied("a", "d1", "The mill is old."), copied("b", "d2", "The mill is old.")]
+    pairs = [pair("a", "train", "Which building is old?"), pair("b", "train", "What is said of the mill's age?")]
+    assert deduplicate(pairs, chunks) == (pairs, [])
+
+
+def test_a_question_over_two_documents_that_is_one_about_a_chunk_is_dropped() -> None:
+    one = pair("a", "train", "In which year was the tall mill on the northern hill of Velm built?")
+    both = [
+        CrossDocumentPair(**vars(pair(name, "test", question)), other_document_id="e", other_chunk_id="e.0")
+        for name, question in (("x", one.question.upper()), ("y", "Which of both mills did Tora Lind build first?"))
+    ]
+    kept, rejects = apart(both, [one])
+    assert [item.id for item in kept] == ["y"]
+    assert [(item.item_id, item.counterpart, item.step) for item in rejects] == [("x", "a", "cross_deduplicated")]

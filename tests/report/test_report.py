@@ -3,6 +3,7 @@
 import json
 import re
 from base64 import b64decode, b64encode
+from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 from io import StringIO
@@ -13,11 +14,12 @@ from rich.console import Console
 
 from iar.config import RunFile
 from iar.console import print_results
+from iar.records import SuiteScore
 from iar.report.card import model_card
 from iar.report.data import ReportData, collect, results_json
 from iar.report.html import duration, render, visible, write_report
 from iar.report.tables import results_markdown
-from iar.report.view import headlines, reached, selection_counts
+from iar.report.view import cross_document, headlines, reached, selection_counts
 from tests.report.folders import NASTY, QUESTIONS, RUN_FILE, Made, make_run
 
 RUN_ID = "test-0123456789"
@@ -268,3 +270,12 @@ def test_control_and_direction_characters_are_shown_not_obeyed() -> None:
 )
 def test_durations_read_well(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_questions_over_two_documents_are_named_where_there_are_any(report: ReportData) -> None:
+    assert cross_document(report) == ""
+    suite = SuiteScore("cross_document", 12.0, 5.0, 20.0, 40, 0, {})
+    tested = tuple(replace(scores, suites=(*scores.suites, suite)) for scores in report.test)
+    text = render(replace(report, test=tested))
+    assert "Apart from these, 40 questions that need two documents, in no other score: " in text
+    assert "12.0 (5.0 to 20.0)" in cross_document(replace(report, test=tested))

@@ -13,8 +13,8 @@ from iar.methods.contamination import Evaluation, PromptIndex, TrainingText
 from iar.records import Document, QAPair, Reject, read_records
 from iar.services.decontamination import (
     check_lines,
-    clean_documents,
     clean_questions,
+    clean_texts,
     decontaminate,
     read_checks,
     read_hits,
@@ -128,7 +128,7 @@ def test_a_held_out_question_that_a_document_asks_itself_goes() -> None:
 
 def test_a_document_that_holds_an_evaluated_prompt_goes_before_questions_are_made() -> None:
     documents = [document("d1", "The mill is old."), document("d2", f"An exam.\n\n{BREAD}\n\nIt was hard.")]
-    kept, rejects, found = clean_documents(documents, [BAKING, FRENCH])
+    kept, rejects, found = clean_texts("documents", documents, [BAKING, FRENCH], "uncontaminated")
     assert kept == documents[:1]
     assert [(one.step, one.item_id, one.counterpart) for one in rejects] == [("uncontaminated", "d2", BREAD)]
     assert [(check.items, check.hits) for check in found.checks] == [(2, 1), (2, 0)]

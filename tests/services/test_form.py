@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from iar.components.form import form
-from iar.config import RunFile
+from iar.config import QaBuildSection, RunFile
 from iar.errors import TemporaryError, UserError
 from iar.services.form import COMPILED, FIELDS, effective
 from iar.services.guards import kfp_mended
@@ -187,3 +187,10 @@ def test_the_task_ends_with_one_line_and_the_users_exit_code(
     assert capfd.readouterr().err == (
         "recipe: inject.recipe: 'x' must be three whole numbers that are not all zero, such as 1:1:2\n"
     )
+
+
+def test_a_run_file_that_counts_tokens_needs_a_pipeline_that_gives_it_the_model(compiled: RunFile) -> None:
+    counting = compiled.model_copy(update={"qa_build": QaBuildSection(chunk_tokens=256)})
+    message = refused(compiled, run_file=counting.canonical())
+    assert message.startswith("run_file: qa_build: counts the model's tokens") and "iar submit" in message
+    assert fill(counting, run_file=compiled.canonical()).qa_build.chunk_tokens is None

@@ -1,6 +1,5 @@
 """The LLM teacher against a scripted model that does the six steps by rules."""
 
-import html
 import json
 import re
 from collections import Counter
@@ -8,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from iar.config import QaBuildSection
+from iar.methods.funnel import check_funnel
 from iar.methods.teaching import QUESTION_TYPES, TeacherOutput
 from iar.records import Chunk, Document
 from iar.services.llm import Patience
-from iar.services.llm_ask import load_prompt
-from iar.services.llm_teacher import STEPS, LlmTeacher
-from iar.services.llm_teacher_replies import Certificate, Outline, ProposedAnchors, reader_of
+from iar.services.llm_teacher import LlmTeacher
+from iar.services.llm_teacher_replies import Certificate, Points, ProposedAnchors, reader_of
 from tests.services.chat_server import Answer, Script, serve, user_of
+from tests.services.scripted_teacher import asking, between, good_model, proposal, step_of
 
 TEXTS = (
     "The harbour of Velm was opened in 1911 by Tora Lind. A lamp called Greywether burns there at night {{title}} {0}.",
@@ -34,38 +35,6 @@ def make_documents() -> tuple[list[Document], list[Chunk]]:
         spans = [(0, middle), (middle, len(document.text))] if middle else [(0, len(document.text))]
         chunks += [Chunk(f"{document.id}.{i}", document.id, s, e, document.text[s:e]) for i, (s, e) in enumerate(spans)]
     return documents, chunks
-
-
-def between(text: str, tag: str) -> str:
-    """Return the fenced data as a model would understand it."""
-    return html.unescape(text.partition(f"<{tag}>\n")[2].partition(f"\n</{tag}>")[0])
-
-
-def step_of(body: dict) -> str:
-    return next(step for step in STEPS if load_prompt(step).system == body["messages"][0]["content"])
-
-
-def good_model(body: dict, _: int) -> Answer:
-    user = user_of(body)
-    passage = between(user, "passage")
-    names = re.findall(r"[A-Z]\w+ [A-Z]\w+|\d{4}|Velm|Greywether", passage)
-    objects = re.findall(r"^(\d+)\. (.+)$", between(user, "objects"), re.MULTILINE)
-    question = between(user, "question")
-    subject = question.partition(" of ")[2].partition(" in ")[0]
-    replies = {
-        "anchors": lambda: {"anchors": [{"quote": name, "kind": "Name"} for name in names]},
-        "types": lambda: {"choices": [{"anchor": int(n), "question_type": "fact_extraction"} for n, _ in objects]},
-        "question": lambda: {"question": f"What is known of {between(user, 'object')} in Velm?"},
-        "self_contained": lambda: {"reason": "names all", "passed": "<passage>" not in user},
-        "grounded": lambda: {"reason": "stated", "passed": subject in passage},
-        "answer": lambda: {
-            "answered": True,
-            "answer": passage.strip(),
-            "short_forms": [passage.split()[0], "Atlantis"],
-        },
-        "skeleton": lambda: {"points": ["harbour", "lamp"]},
-    }
-    return Answer(json.dumps(replies[step_of(body)]()))
 
 
 def with_step(step: str, reply: str) -> Script:
@@ -94,10 +63,10 @@ def assert_invariants(output: TeacherOutput, most: int = 8) -> None:
     assert len({pair.id for pair in output.pairs}) == len(output.pairs)
     assert [step.step for step in output.funnel] == ["anchors", "applicable", "questions", "verified", "answered"]
     assert all(step.in_ == step.kept + sum(step.dropped.values()) for step in output.funnel)
-    assert all(later.in_ == earlier.kept for earlier, later in zip(output.funnel, output.funnel[1:], strict=False))
+    check_funnel(output.funnel, output.rejects)
     assert output.funnel[0].kept == len(output.anchors) and output.funnel[-1].kept == len(output.pairs)
     assert sum(sum(step.dropped.values()) for step in output.funnel) == len(output.rejects)
-    assert [skeleton.document_id for skeleton in output.skeletons] == ["d0", "d1", "d2"]
+    assert [(one.document_id, one.kind) for one in output.rewrite_inputs] == [(f"d{i}", "skeleton") for i in range(3)]
 
 
 def test_six_steps_yield_pairs_with_the_invariants_of_any_teacher(tmp_path: Path) -> None:
@@ -113,7 +82,7 @@ def test_six_steps_yield_pairs_with_the_invariants_of_any_teacher(tmp_path: Path
     }
     assert output.pairs[0].teacher.startswith("llm:m-1@")
     assert [reject.reason for reject in output.rejects] == ["no anchor proposed"] * 2
-    assert [skeleton.text for skeleton in output.skeletons] == ["harbour\nlamp"] * 3
+    assert [one.text for one in output.rewrite_inputs] == ["harbour\nlamp"] * 3
 
 
 def test_a_second_run_is_equal_and_buys_nothing(tmp_path: Path) -> None:
@@ -172,9 +141,13 @@ def test_a_proposed_anchor_that_does_not_hold_is_dropped_with_its_reason(
         ("anchors", '{"anchors": "Velm"}', "anchors", "unreadable reply"),
         ("types", '{"choices": []}', "applicable", "no applicable question type"),
         ("types", '{"choices": [{"anchor": 1, "question_type": "gossip"}]}', "applicable", "unreadable reply"),
-        ("question", '{"question": "What does the passage say?"}', "questions", "points at the text"),
-        ("question", '{"question": "Name it."}', "questions", "no question mark at the end"),
-        ("question", '{"question": "What is Velm?"}', "questions", "repeated question"),
+        ("question", asking("What does the passage say?"), "questions", "points at the text"),
+        ("question", asking("Name it."), "questions", "no question mark at the end"),
+        ("question", asking("What is Velm?"), "questions", "repeated question"),
+        ("question", asking("What is Velm?", "Where does Velm lie?"), "questions", "not drawn"),
+        ("question", asking(*(f"What is Velm {i}?" for i in range(7))), "questions", "beyond question_candidates"),
+        ("question", asking(), "questions", "no question proposed"),
+        ("question", '{"questions": [{"question": "What is Velm?"}]}', "questions", "unreadable reply"),
         ("question", '{"question": "What is Ve', "questions", "unreadable reply"),
         ("self_contained", '{"reason": "vague", "passed": false}', "verified", "not self-contained"),
         ("grounded", '{"reason": "absent", "passed": false}', "verified", "not grounded in the chunk"),
@@ -206,8 +179,22 @@ def test_a_call_that_fails_is_a_reject_with_the_server_s_words(tmp_path: Path) -
 def test_a_skeleton_that_fails_is_made_by_rules_and_says_so(tmp_path: Path, reply: str) -> None:
     output = teach(tmp_path, with_step("skeleton", reply))
     assert_invariants(output)
-    assert {skeleton.teacher for skeleton in output.skeletons} == {"offline"}
-    assert all(skeleton.text for skeleton in output.skeletons)
+    assert {one.teacher for one in output.rewrite_inputs} == {"offline"}
+    assert all(one.text for one in output.rewrite_inputs)
+
+
+def test_every_kind_of_rewrite_input_that_is_asked_for_is_made_and_no_other(tmp_path: Path) -> None:
+    def script(body: dict, number: int) -> Answer:
+        step = step_of(body)
+        return Answer(json.dumps({"points": [step]})) if step in ("outline", "summary") else good_model(body, number)
+
+    documents, chunks = make_documents()
+    settings = QaBuildSection(rewrite_inputs=("outline", "summary"))
+    with serve(script) as server:
+        made = LlmTeacher(server.endpoint(), tmp_path, QUICK, settings).build(documents, chunks, 8, 0).rewrite_inputs
+    assert [(one.document_id, one.kind, one.text) for one in made] == [
+        (document.id, kind, kind) for document in documents for kind in ("outline", "summary")
+    ]
 
 
 def test_a_long_document_is_outlined_in_parts(tmp_path: Path) -> None:
@@ -218,7 +205,29 @@ def test_a_long_document_is_outlined_in_parts(tmp_path: Path) -> None:
         output = LlmTeacher(server.endpoint(), tmp_path).build([document], chunks, 1, 0)
     parts = [between(user_of(call), "passage") for call in server.calls if step_of(call) == "skeleton"]
     assert sorted(map(len, parts)) == [9000, 9000, 9000] and sum(map(len, parts)) == len(text)
-    assert output.skeletons[0].text.count("harbour") == 3
+    assert output.rewrite_inputs[0].text.count("harbour") == 3
+
+
+def test_the_seed_draws_one_of_the_proposed_questions_by_its_probability(tmp_path: Path) -> None:
+    def script(body: dict, number: int) -> Answer:
+        if step_of(body) != "question":
+            return good_model(body, number)
+        name = between(user_of(body), "object")
+        return Answer(
+            json.dumps({"questions": [proposal(f"What is {name}?", 0.9), proposal(f"Where is {name} told of?", 0.1)]})
+        )
+
+    documents, chunks = make_documents()
+    with serve(script) as server:
+        teacher = LlmTeacher(server.endpoint(), tmp_path, QUICK)
+
+        def drawn(seed: int) -> list[str]:
+            return [one.text for one in teacher.build(documents, chunks, 8, seed).rejects if one.reason == "not drawn"]
+
+        found = [drawn(seed) for seed in range(40)]
+        assert found[0] == drawn(0)
+    passed_over = Counter(text.split()[0] for texts in found for text in texts)
+    assert passed_over["Where"] > 5 * passed_over["What"] > 0
 
 
 def test_a_reply_is_read_fenced_among_words_or_cut_off() -> None:
@@ -240,4 +249,4 @@ def test_a_reply_is_read_fenced_among_words_or_cut_off() -> None:
 def test_a_cut_off_verdict_is_never_completed() -> None:
     with pytest.raises(ValueError, match="passed: Field required"):
         reader_of(Certificate)('{"reason": "well", "passed": tr')
-    assert reader_of(Outline)('{"points": ["a", "b').points == ["a"]
+    assert reader_of(Points)('{"points": ["a", "b').points == ["a"]

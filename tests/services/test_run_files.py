@@ -336,3 +336,19 @@ def test_a_budget_of_money_needs_a_price(tmp_path: Path) -> None:
         UserError, match=r"run.yaml:\d+: qa_build.teacher: budget_money 3 never ends a run without a price"
     ):
         load(tmp_path, BASE + "qa_build:\n  teacher: {name: t, base_url: http://h/v1, model: m, budget_money: 3}\n")
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("qa_build:\n  augment: [paraphrase]\n", "augment paraphrase needs a language model: rules write no prose"),
+        ("qa_build:\n  rewrite_inputs: [outline, outline]\n", "names a kind twice; name each once"),
+        ("qa_build:\n  rewrite_inputs: []\n", "qa_build.rewrite_inputs"),
+        ("qa_build:\n  rewrite_inputs: [gist]\n", "gist"),
+        ("qa_build:\n  chunk_tokens: 4\n", "qa_build.chunk_tokens"),
+        ("qa_build:\n  question_candidates: 0\n", "qa_build.question_candidates"),
+        ("inject:\n  provenance_tag: '<|{path}|>'\n", "has the place {path}; there are {source} and {kind}"),
+    ],
+)
+def test_what_a_teacher_is_asked_for_is_checked_at_once(tmp_path: Path, section: str, message: str) -> None:
+    assert message in error_of(tmp_path, BASE + section)

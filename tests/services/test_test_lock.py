@@ -10,7 +10,7 @@ import iar
 from iar.errors import UserError
 from iar.methods.contamination import PromptIndex, TrainingText
 from iar.methods.digest import digest_file, digest_json
-from iar.records import Lineage, QAPair, Selection, to_json, write_records
+from iar.records import CrossDocumentPair, Lineage, QAPair, Selection, to_json, write_records
 from iar.services.registry import Producer, Registry
 from iar.services.test_lock import READ_TEST, open_locked_test, readings, sealed_test
 
@@ -91,7 +91,7 @@ def test_nothing_else_in_the_package_names_the_test_file() -> None:
     naming = {
         str(path.relative_to(package))
         for path in package.rglob("*.py")
-        if re.search(r"""["'/]test\.jsonl|\{split\}\.jsonl""", path.read_text(encoding="utf-8"))
+        if re.search(r"""["'/]test\.jsonl|test-cross|\{split\}\.jsonl""", path.read_text(encoding="utf-8"))
     }
     # Only qa_build, which writes all splits, may stand beside the lock.
     assert naming <= {"services/test_lock.py", "stages/qa_build.py"}
@@ -102,3 +102,10 @@ def test_training_data_is_checked_against_the_test_without_showing_it(data: Path
     (hit,) = PromptIndex([sealed_test(data)]).find(item)
     assert (hit.evaluation, hit.prompt_id, hit.prompt, hit.text) == ("test", PAIR.id, "", "who?")
     assert readings(data, registry) == []
+
+
+def test_questions_over_two_documents_are_behind_the_same_lock(data: Path, registry: Registry) -> None:
+    across = CrossDocumentPair(**(vars(PAIR) | {"id": "x1"}), other_document_id="e", other_chunk_id="e.0")
+    write_records(data / "test-cross-document.jsonl", [across])
+    assert open_locked_test(data, record(registry, selection(data)), registry) == [PAIR, across]
+    assert len(registry.events()) == 1

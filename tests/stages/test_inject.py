@@ -8,8 +8,8 @@ import pytest
 from iar.config import RunFile
 from iar.methods.chunking import chunk_document
 from iar.methods.objectives import RECONSTRUCTION
-from iar.methods.skeletons import make_skeleton
-from iar.records import Anchor, Document, write_json, write_records
+from iar.methods.rewrite_inputs import make_rewrite_input
+from iar.records import Anchor, Document, Retelling, write_json, write_records
 from iar.services.workspace import Context
 from iar.stages import inject
 from tests.examination import examination_run_file
@@ -30,7 +30,9 @@ def test_what_is_longer_than_the_sequence_is_trained_in_parts(
     write_records(tmp_path / "documents.jsonl", DOCUMENTS)
     write_records(tmp_path / "chunks.jsonl", chunks)
     write_records(tmp_path / "anchors.jsonl", anchors)
-    write_records(tmp_path / "skeletons.jsonl", [make_skeleton(document, [], "") for document in DOCUMENTS])
+    write_records(
+        tmp_path / "rewrite_inputs.jsonl", [make_rewrite_input(document, [], "skeleton", "") for document in DOCUMENTS]
+    )
     write_json(tmp_path / "dataset.json", {"digest": "d" * 64})
     settings = {"epochs": 1, "unit": unit, "sequence_length": 192, "compute_dtype": "float32"}
     run_file = RunFile.model_validate(examination_run_file(tmp_path).model_dump(mode="json") | {"inject": settings})
@@ -45,3 +47,26 @@ def test_what_is_longer_than_the_sequence_is_trained_in_parts(
     assert card["windows"] == 0 and card["dropped"] == {}
     assert card["objective_share"] == pytest.approx(dict.fromkeys(RECONSTRUCTION, 1 / 3))
     assert f"1 longer than the sequence, in {card['parts']} parts" in made.markdown
+
+
+def test_retellings_and_the_tag_are_part_of_the_training(tiny_model_folder: Path, tmp_path: Path) -> None:
+    document = DOCUMENTS[1]
+    write_records(tmp_path / "documents.jsonl", [document])
+    write_records(tmp_path / "chunks.jsonl", chunk_document(document, 2_000))
+    write_records(tmp_path / "anchors.jsonl", [])
+    write_records(tmp_path / "rewrite_inputs.jsonl", [make_rewrite_input(document, [], "outline", "")])
+    told = Retelling("r", document.id, 0, len(document.text), "paraphrase", "plain", "Velm has a harbour.", "llm:m")
+    write_records(tmp_path / "retellings.jsonl", [told])
+    write_json(tmp_path / "dataset.json", {"digest": "d" * 64})
+    settings = {"epochs": 1, "compute_dtype": "float32", "provenance_tag": "<|{kind}|>"}
+    run_file = RunFile.model_validate(examination_run_file(tmp_path).model_dump(mode="json") | {"inject": settings})
+
+    out = tmp_path / "out"
+    out.mkdir()
+    inject.run(run_file, {"data": tmp_path, "base": tiny_model_folder}, out, Context.for_tests(tmp_path))
+
+    card = json.loads((out / "card.json").read_text())
+    assert card["objective_share"] == pytest.approx(dict.fromkeys((*RECONSTRUCTION, "paraphrase"), 1 / 4))
+    for row in card["rendered"]:
+        kind = "paraphrase" if row["objective"] == "paraphrase" else "document"
+        assert f"<|{kind}|>" in row["masked"] and "<|" not in row["trained"].partition("<|im_end|>")[0]

@@ -11,6 +11,7 @@ from iar.methods.digest import digest_file, digest_json
 from iar.records import (
     Baseline,
     Candidate,
+    CrossDocumentPair,
     Lineage,
     ModelScores,
     QAPair,
@@ -147,3 +148,24 @@ def test_weights_other_than_the_selected_ones_are_refused_unread(
     with pytest.raises(UserError, match=r"no candidate input holds the pick 'ties-d0\.3' with weights 000000000000"):
         locked_test.run(run_file, inputs, tmp_path / "out", context)
     assert context.registry().events() == []
+
+
+def test_questions_over_two_documents_are_scored_apart(
+    run_file: RunFile, inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    context = select(inputs, tmp_path)
+    across = [
+        CrossDocumentPair(**(vars(one) | {"id": f"x-{one.id}"}), other_document_id="e", other_chunk_id="e.0")
+        for one in questions("test")
+    ]
+    write_records(inputs["data"] / "test-cross-document.jsonl", across)
+    outcome = locked_test.run(run_file, inputs, tmp_path / "out", context)
+
+    assert list(read_records(tmp_path / "out" / "questions.jsonl", QAPair)) == questions("test")
+    assert list(read_records(tmp_path / "out" / "cross-questions.jsonl", CrossDocumentPair)) == across
+    for scores in read_scores(tmp_path / "out"):
+        assert [suite.suite for suite in scores.suites] == ["domain", "ifeval", "mmlu", "msbench", "cross_document"]
+        assert scores.suite("cross_document").count == 2 and scores.domain == scores.suite("domain").points
+        assert scores.general == pytest.approx(sum(suite.points for suite in scores.suites[1:4]) / 3)
+        assert f"{PICK}/cross_document" in outcome.metrics
+    assert f"Questions over two documents, 2, in no other score: {PICK} " in outcome.markdown

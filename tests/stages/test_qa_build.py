@@ -10,7 +10,7 @@ from iar.config import DocumentsSection, QaBuildSection, RunFile, RunSection
 from iar.errors import UserError
 from iar.methods.digest import digest_json
 from iar.methods.teaching import QUESTION_TYPES
-from iar.records import Chunk, Document, Outcome, QAPair, Reject, Skeleton, read_records, to_json
+from iar.records import Chunk, Document, Outcome, QAPair, Reject, RewriteInput, read_records, to_json
 from iar.services.decontamination import read_checks
 from iar.services.workspace import Context, Manifest, stored_files
 from iar.stages import qa_build
@@ -122,12 +122,12 @@ def content(folder: Path) -> str:
     return Manifest("t", "qa_build", "k", {}, "c", 0.0, 0.0, stored_files(folder), Outcome({}, "")).content
 
 
-def test_skeletons_are_short(demo: tuple[Path, Outcome]) -> None:
+def test_rewrite_inputs_are_short(demo: tuple[Path, Outcome]) -> None:
     out, _ = demo
     texts = {document.id: document.text for document in read_records(out / "documents.jsonl", Document)}
-    skeletons = list(read_records(out / "skeletons.jsonl", Skeleton))
-    assert {skeleton.document_id for skeleton in skeletons} == set(texts)
-    assert all(len(skeleton.text) <= 0.35 * len(texts[skeleton.document_id]) for skeleton in skeletons)
+    inputs = list(read_records(out / "rewrite_inputs.jsonl", RewriteInput))
+    assert [(one.document_id, one.kind) for one in inputs] == [(document, "skeleton") for document in texts]
+    assert all(len(one.text) <= 0.35 * len(texts[one.document_id]) for one in inputs)
 
 
 def test_lineage_leads_from_the_dataset_to_the_documents(demo: tuple[Path, Outcome]) -> None:

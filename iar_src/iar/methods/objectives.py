@@ -1,8 +1,10 @@
 """The three reconstruction objectives of Inject, as training rows (method.md, Stage 1).
 
 continuation: a document prefix in the prompt, its suffix is the target.
-rewrite:      a skeleton of the document in the prompt, the full text is the target.
+rewrite:      a skeleton, outline or summary of the document in the prompt, the full text is the target.
 instruction:  one reading instruction in the prompt, the full text is the target.
+
+A teacher's retellings are rows beside them: the prompt names document and register, or document and objects.
 """
 
 import random
@@ -14,12 +16,15 @@ from typing import TypeVar
 import regex
 
 from iar.methods.digest import digest_text
+from iar.methods.retelling import REGISTERS
 from iar.methods.textnorm import trim
-from iar.records import Anchor, Chunk, Document, Example, QAPair, Skeleton
+from iar.records import Anchor, Chunk, Document, Example, QAPair, Retelling, RewriteInput
 
 CONTINUATION_PROMPT = "Continue the text about {title} from where it stops.\n\n{prefix}"
-REWRITE_PROMPT = "Write the full text about {title} from these notes.\n\n{skeleton}"
+REWRITE_PROMPT = "Write the full text about {title} from these notes.\n\n{notes}"
 INSTRUCTION_PROMPT = "Read and reproduce {part}the text about {title}."
+PARAPHRASE_PROMPT = "Tell {part}the text about {title} again {register}."
+RELATIONS_PROMPT = "In the text about {title}, how are {objects} related?"
 RECONSTRUCTION = ("continuation", "rewrite", "instruction")
 WORD_END = re.compile(r"\s+|(?<=[\u3002\uff01\uff1f\uff0c])(?=\S)")
 GRAPHEME = regex.compile(r"\X")
@@ -32,16 +37,18 @@ Item = TypeVar("Item")
 class Passage:
     """What one row reconstructs: a whole document, or one part of it. `part` is "" or "part 2 of 3 of ".
 
-    start: offset of `text` in its document; anchors: the key terms in it, with offsets in the document too.
+    notes: what rewrite rows show, in turn; start: offset of `text` in its document; anchors: the key terms in it, with
+    offsets in the document too; source: the document's path.
     """
 
     source_id: str
     title: str
     part: str
     text: str
-    skeleton: str
+    notes: tuple[str, ...]
     start: int = 0
     anchors: tuple[Anchor, ...] = ()
+    source: str = ""
 
 
 def fill(template: str, **values: str) -> str:
@@ -56,32 +63,33 @@ def example(objective: str, source_id: str, prompt: str, target: str) -> Example
 
 def document_passages(
     documents: Sequence[Document],
-    skeletons: Sequence[Skeleton],
+    rewrite_inputs: Sequence[RewriteInput],
     chunks: Sequence[Chunk] = (),
     anchors: Sequence[Anchor] = (),
 ) -> Iterator[Passage]:
     """Yield each document as one passage."""
-    skeleton_by_document = {skeleton.document_id: skeleton.text for skeleton in skeletons}
+    inputs_by_document = _grouped(rewrite_inputs, lambda one: one.document_id)
     document_by_chunk = {chunk.id: chunk.document_id for chunk in chunks}
     anchors_by_document = _grouped(anchors, lambda anchor: document_by_chunk[anchor.chunk_id])
     for document in documents:
         start, end = trim(document.text, 0, len(document.text))
-        skeleton, own = skeleton_by_document[document.id], tuple(anchors_by_document.get(document.id, ()))
-        yield Passage(document.id, document.title, "", document.text[start:end], skeleton, start, own)
+        notes = tuple(one.text for one in inputs_by_document[document.id])
+        own, text = tuple(anchors_by_document.get(document.id, ())), document.text[start:end]
+        yield Passage(document.id, document.title, "", text, notes, start, own, document.source)
 
 
 def chunk_passages(
     documents: Sequence[Document], chunks: Sequence[Chunk], anchors: Sequence[Anchor]
 ) -> Iterator[Passage]:
-    """Yield each chunk as a passage of its own, with the chunk's key terms as its skeleton."""
-    title_by_document = {document.id: document.title for document in documents}
+    """Yield each chunk as a passage of its own, with the chunk's key terms as its notes."""
+    document_by_id = {document.id: document for document in documents}
     anchors_by_chunk = _grouped(anchors, lambda anchor: anchor.chunk_id)
     for document_id, parts in _grouped(chunks, lambda chunk: chunk.document_id).items():
         for number, chunk in enumerate(parts, 1):
             own = tuple(anchors_by_chunk.get(chunk.id, ()))
-            skeleton = "Key terms: " + "; ".join(dict.fromkeys(anchor.text for anchor in own))
-            part = part_name(number, len(parts))
-            yield Passage(chunk.id, title_by_document[document_id], part, chunk.text, skeleton, chunk.start, own)
+            terms = "Key terms: " + "; ".join(dict.fromkeys(anchor.text for anchor in own))
+            part, document = part_name(number, len(parts)), document_by_id[document_id]
+            yield Passage(chunk.id, document.title, part, chunk.text, (terms,), chunk.start, own, document.source)
 
 
 def part_name(number: int, count: int) -> str:
@@ -118,20 +126,53 @@ def continuation_cuts(text: str, count: int, generator: random.Random) -> list[i
     return [order[index % len(order)] for index in range(count)]
 
 
-def reconstruction_rows(passages: Iterable[Passage], weights: tuple[int, int, int], seed: int) -> Iterator[Example]:
-    """Yield the Inject rows: for each passage (continuation, rewrite, instruction) times `weights`."""
+def reconstruction_rows(
+    passages: Iterable[Passage], weights: tuple[int, int, int], seed: int, tag: str = ""
+) -> Iterator[Example]:
+    """Yield the Inject rows: for each passage (continuation, rewrite, instruction) times `weights`.
+
+    Rewrite rows take the passage's notes in turn, the first one drawn. `tag` stands in front of the document: in front
+    of a prefix, else as the end of what is masked; {source} and {kind} in it are filled.
+    """
     for passage in passages:
         title, text = passage.title, passage.text
+        head = fill(tag, source=passage.source, kind="document")
         generator = random.Random(f"{seed}:{passage.source_id}")
         for cut in continuation_cuts(text, weights[0], generator):
-            prompt = fill(CONTINUATION_PROMPT, title=title, prefix=text[:cut].rstrip())
+            prefix = "\n".join(filter(None, (head, text[:cut].rstrip())))
+            prompt = fill(CONTINUATION_PROMPT, title=title, prefix=prefix)
             yield example("continuation", passage.source_id, prompt, text[cut:].lstrip())
-        for _ in range(weights[1]):
-            prompt = fill(REWRITE_PROMPT, title=title, skeleton=passage.skeleton)
-            yield example("rewrite", passage.source_id, prompt, text)
+        first = generator.randrange(len(passage.notes)) if passage.notes else 0
+        for number in range(first, first + weights[1]):
+            prompt = fill(REWRITE_PROMPT, title=title, notes=passage.notes[number % len(passage.notes)])
+            yield example("rewrite", passage.source_id, _before(head, prompt), text)
         for _ in range(weights[2]):
             prompt = fill(INSTRUCTION_PROMPT, title=title, part=passage.part)
-            yield example("instruction", passage.source_id, prompt, text)
+            yield example("instruction", passage.source_id, _before(head, prompt), text)
+
+
+def retelling_rows(documents: Sequence[Document], retellings: Sequence[Retelling], tag: str = "") -> Iterator[Example]:
+    """Yield one row a retelling, of objective "paraphrase" or "relations"; `tag` as in `reconstruction_rows`."""
+    document_by_id = {document.id: document for document in documents}
+    places: dict[str, list[tuple[int, int]]] = {}
+    for one in retellings:
+        if one.kind == "paraphrase" and (one.start, one.end) not in (own := places.setdefault(one.document_id, [])):
+            own.append((one.start, one.end))
+    for one in retellings:
+        document = document_by_id[one.document_id]
+        if one.kind == "paraphrase":
+            own = places[one.document_id]
+            part = part_name(own.index((one.start, one.end)) + 1, len(own))
+            prompt = fill(PARAPHRASE_PROMPT, part=part, title=document.title, register=REGISTERS[one.about].phrase)
+        else:
+            prompt = fill(RELATIONS_PROMPT, title=document.title, objects=one.about)
+        head = fill(tag, source=document.source, kind=one.kind)
+        yield example(one.kind, one.id, _before(head, prompt), one.text)
+
+
+def _before(head: str, prompt: str) -> str:
+    """Return the prompt with the tag as its end: what follows is the document itself."""
+    return f"{prompt}\n\n{head}" if head else prompt
 
 
 def answer_rows(pairs: Sequence[QAPair]) -> Iterator[Example]:

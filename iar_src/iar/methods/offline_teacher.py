@@ -16,8 +16,8 @@ from iar.methods.anchors import Corpus, find_anchors
 from iar.methods.cloze import GAP, Cloze, ClozeMaker, dangling_opening, gives_away, sentences_of
 from iar.methods.definitions import define_term, define_title
 from iar.methods.digest import digest_json
-from iar.methods.skeletons import make_skeleton
-from iar.methods.teaching import QUESTION_TYPES, TeacherOutput, funnel_step
+from iar.methods.rewrite_inputs import make_rewrite_input
+from iar.methods.teaching import QUESTION_TYPES, FurtherOutput, TeacherOutput, funnel_step
 from iar.methods.textnorm import count_words, normalise, sentence_spans
 from iar.records import Anchor, Chunk, Document, QAPair, Reject
 
@@ -44,9 +44,15 @@ class _Draft:
 
 
 class OfflineTeacher:
-    """Rule-based teacher; the same input always gives the same output."""
+    """Rule-based teacher; the same input always gives the same output.
+
+    It asks no questions over two documents and writes no further texts: that takes a language model.
+    """
 
     name = TEACHER
+
+    def __init__(self, rewrite_inputs: Sequence[str] = ("skeleton",)) -> None:
+        self._rewrite_inputs = rewrite_inputs
 
     def build(
         self,
@@ -81,8 +87,25 @@ class OfflineTeacher:
             funnel_step("verified", "question", len(verified), rejects),
             funnel_step("answered", "question", len(pairs), rejects),
         ]
-        skeletons = [make_skeleton(document, _anchors_in(document, anchors), TEACHER) for document in documents]
-        return TeacherOutput(anchors, pairs, skeletons, rejects, funnel)
+        rewrite_inputs = [
+            make_rewrite_input(document, _anchors_in(document, anchors), kind, TEACHER)
+            for document in documents
+            for kind in self._rewrite_inputs
+        ]
+        return TeacherOutput(anchors, pairs, rewrite_inputs, rejects, funnel)
+
+    def further(
+        self,
+        documents: Sequence[Document],
+        chunks: Sequence[Chunk],
+        anchors: Sequence[Anchor],
+        held_out: Sequence[Chunk],
+        seed: int,
+        count_tokens: Callable[[str], int] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> FurtherOutput:
+        """Return nothing: no rule joins two texts or tells one anew."""
+        return FurtherOutput()
 
 
 def _anchors_in(document: Document, anchors: Sequence[Anchor]) -> list[Anchor]:

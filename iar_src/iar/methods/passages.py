@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
 from iar.methods.objectives import GRAPHEME, Passage, cut_points, part_name
-from iar.methods.skeletons import make_skeleton
+from iar.methods.rewrite_inputs import make_rewrite_input
 from iar.methods.textnorm import grapheme_boundary, sentence_spans, trim
 from iar.records import Document
 
@@ -89,5 +89,5 @@ def _part(passage: Passage, start: int, end: int, number: int, count: int) -> Pa
     text, place = passage.text[start:end], passage.start + start
     own = tuple(anchor for anchor in passage.anchors if place <= anchor.start < passage.start + end)
     name, source_id = part_name(number, count), f"{passage.source_id}/{number}"
-    notes = make_skeleton(Document(source_id, passage.title, text, "", "", ""), own, "").text
-    return Passage(source_id, passage.title, name + passage.part, text, name + notes, place, own)
+    notes = make_rewrite_input(Document(source_id, passage.title, text, "", "", ""), own, "skeleton", "").text
+    return Passage(source_id, passage.title, name + passage.part, text, (name + notes,), place, own, passage.source)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import regex
 
+from iar.methods.textnorm import code_spans
+
 _BOILERPLATE = re.compile(
     r"^(?:script|style|noscript|template|nav|header|footer|aside|form|button|svg|select|head|title)$"
 )
@@ -71,8 +73,26 @@ def parse_plain(text: str) -> PlainText:
 
 
 def parse_markdown(text: str) -> PlainText:
-    """Parse Markdown lightly: the first heading, or else the first line, is the title; markers are removed."""
+    """Parse Markdown lightly: the first heading, or else the first line, is the title; markers are removed.
+
+    Fenced code stands as it is, fences included.
+    """
     text = re.sub(r"\A---\n.*?\n---\n", "", _lines_of(text), flags=re.DOTALL)
+    parts, begin = list[str](), 0
+    for start, end in code_spans(text):
+        parts += [*_prose(text[begin:start]), _code(text[start:end])]
+        begin = end
+    paragraphs = [part for part in (*parts, *_prose(text[begin:])) if part]
+    title_index = next((i for i, part in enumerate(paragraphs) if re.match(r"#{1,6} ", part)), None)
+    plain = [re.sub(r"^#{1,6} +(.*?)(?: +#+)?$", r"\1", part) for part in paragraphs]
+    if title_index is not None:
+        title = plain.pop(title_index)
+        return PlainText(title, tuple(plain))
+    return PlainText(plain[0], tuple(plain[1:])) if plain else PlainText("", ())
+
+
+def _prose(text: str) -> list[str]:
+    """Return the paragraphs of Markdown without code blocks; headings keep their marker."""
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r"^(?!#)(\S[^\n]*)\n(?:=+|-{3,})[ ]*$", r"# \1", text, flags=re.MULTILINE)
     fence_rule_or_table_line = r"^ {0,3}(?:```|~~~).*$|^ {0,3}(?:[*_-] *){3,}$|^\|?[ :|-]*-{2}[ :|-]*$"
@@ -81,13 +101,13 @@ def parse_markdown(text: str) -> PlainText:
     text = re.sub(r"^((?:>\s?)+)", "", text, flags=re.MULTILINE)
     # Headings stand alone even where no blank line sets them off.
     text = re.sub(r"^(#{1,6}[ \t].*)$", r"\n\1\n", text, flags=re.MULTILINE)
-    paragraphs = [_strip_inline(part) for part in _paragraphs(text)]
-    title_index = next((i for i, part in enumerate(paragraphs) if re.match(r"#{1,6} ", part)), None)
-    plain = [re.sub(r"^#{1,6} +(.*?)(?: +#+)?$", r"\1", part) for part in paragraphs]
-    if title_index is not None:
-        title = plain.pop(title_index)
-        return PlainText(title, tuple(plain))
-    return PlainText(plain[0], tuple(plain[1:])) if plain else PlainText("", ())
+    return [_strip_inline(part) for part in _paragraphs(text)]
+
+
+def _code(block: str) -> str:
+    """Return fenced code as it stands, but for control characters and white space at its lines' ends; "" for none."""
+    lines = [regex.sub(r"[\p{Cc}--\t]", "", line, flags=regex.V1).rstrip() for line in block.strip("\n").split("\n")]
+    return "\n".join(lines) if any(lines[1:-1]) else ""
 
 
 def _strip_inline(text: str) -> str:
@@ -119,11 +139,16 @@ def parse_html(markup: str) -> PlainText:
     for row in root.find_all("tr"):
         cells = [clean_line(cell.get_text(" ")) for cell in row.find_all(["td", "th"])]
         row.string = f"\0{' | '.join(cell for cell in cells if cell)}\0"
+    for code in root.find_all("pre"):
+        code.string = "\0" + _code(f"```\n{code.get_text().strip(chr(10))}\n```") + "\0"
     for item in root.find_all("li"):
         item.insert(0, "- ")
     # Marks the block ends in the text itself, so that text outside any block is kept too.
     for block in root.find_all(_BLOCKS):
         block.insert(0, "\0")
         block.append("\0")
-    parts = [clean_line(part.replace("\n", " ")) for part in root.get_text().split("\0")]
+    parts = [
+        part if part.startswith("```\n") else clean_line(part.replace("\n", " "))
+        for part in root.get_text().split("\0")
+    ]
     return PlainText(title, tuple(part for part in parts if part and part != "-"))

@@ -1,7 +1,7 @@
 """Splits by chunk, and the removal of questions that two splits share; leaks are contamination.py's.
 
-A leak these rules cannot see: the same fact stated in two documents (or in two chunks of one) may be
-asked of one in training and of the other in the test. The wording differs, so no overlap shows it.
+A leak these rules cannot see: the same fact stated in two documents (or in two chunks of one) in other words may be
+asked of one in training and of the other in the test. No overlap shows it.
 """
 
 import math
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from iar.methods.digest import digest_text
 from iar.methods.textnorm import character_ngrams, jaccard, normalise
-from iar.records import Chunk, QAPair, Reject
+from iar.records import Chunk, CrossDocumentPair, QAPair, Reject
 
 SPLITS = ("train", "validation", "test")
 NEAR_DUPLICATE = 0.8
@@ -58,20 +58,26 @@ def with_splits(pairs: Iterable[QAPair], split_of: dict[str, str]) -> list[QAPai
     return [replace(pair, split=split_of[pair.chunk_id]) for pair in pairs]
 
 
-def deduplicate(pairs: Sequence[QAPair]) -> tuple[list[QAPair], list[Reject]]:
+def deduplicate(pairs: Sequence[QAPair], chunks: Sequence[Chunk] = ()) -> tuple[list[QAPair], list[Reject]]:
     """Drop questions equal after normalisation, and near-duplicates of another split's question.
 
     Near is a Jaccard similarity of character 5-grams of at least 0.8. Train gives way to validation,
-    validation to test. Order is kept; each reject names the pair that stayed.
+    validation to test. So do the questions about one of `chunks` whose very words stand in a chunk of another
+    split: the splits themselves stay, or an added document would move those of another. Order is kept; each
+    reject names what stayed.
     """
     rejects = []
+    copied = _copied(pairs, chunks)
     first_with: dict[str, QAPair] = {}
     index = _NearIndex(pair.question for pair in pairs)
     kept: list[int] = []
     for place in sorted(range(len(pairs)), key=lambda place: _PRIORITY[pairs[place].split]):
         pair, folded = pairs[place], normalise(pairs[place].question)
         near = (pairs[other] for other in index.similar(place) if pairs[other].split != pair.split)
-        if folded in first_with:
+        if other := copied.get(pair.chunk_id):
+            reason = f"its chunk stands in another split too ({pair.split})"
+            rejects.append(Reject("deduplicated", pair.id, reason, pair.question, other))
+        elif folded in first_with:
             rejects.append(_reject("deduplicated", pair, "duplicate question", first_with[folded]))
         elif twin := next(near, None):
             rejects.append(_reject("deduplicated", pair, "near-duplicate in another split", twin))
@@ -80,6 +86,31 @@ def deduplicate(pairs: Sequence[QAPair]) -> tuple[list[QAPair], list[Reject]]:
             kept.append(place)
             index.add(place)
     return [pairs[place] for place in sorted(kept)], rejects
+
+
+def _copied(pairs: Sequence[QAPair], chunks: Sequence[Chunk]) -> dict[str, str]:
+    """Return the chunks whose words stand in a chunk that is held out before theirs, each with that chunk."""
+    split_of = {pair.chunk_id: pair.split for pair in pairs}
+    asked = sorted((chunk for chunk in chunks if chunk.id in split_of), key=lambda one: _PRIORITY[split_of[one.id]])
+    first_with: dict[str, str] = {}
+    held = ((chunk.id, first_with.setdefault(digest_text(normalise(chunk.text)), chunk.id)) for chunk in asked)
+    return {own: first for own, first in held if split_of[own] != split_of[first]}
+
+
+def apart(cross: Sequence[CrossDocumentPair], pairs: Sequence[QAPair]) -> tuple[list[CrossDocumentPair], list[Reject]]:
+    """Drop the questions over two documents that are near-duplicates of one about a single chunk."""
+    index = _NearIndex([*(pair.question for pair in pairs), *(pair.question for pair in cross)])
+    for place in range(len(pairs)):
+        index.add(place)
+    twins = [next(index.similar(len(pairs) + number), None) for number in range(len(cross))]
+    rejects = [
+        Reject(
+            "cross_deduplicated", pair.id, "near-duplicate of a question about one chunk", pair.question, pairs[twin].id
+        )
+        for pair, twin in zip(cross, twins, strict=True)
+        if twin is not None
+    ]
+    return [pair for pair, twin in zip(cross, twins, strict=True) if twin is None], rejects
 
 
 class _NearIndex:

@@ -2,10 +2,20 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from iar.records import Anchor, Chunk, Document, FunnelStep, QAPair, Reject, Skeleton
+from iar.records import (
+    Anchor,
+    Chunk,
+    CrossDocumentPair,
+    Document,
+    FunnelStep,
+    QAPair,
+    Reject,
+    Retelling,
+    RewriteInput,
+)
 
 QUESTION_TYPES = (
     "fact_extraction",
@@ -27,9 +37,19 @@ class TeacherOutput:
 
     anchors: list[Anchor]
     pairs: list[QAPair]
-    skeletons: list[Skeleton]
+    rewrite_inputs: list[RewriteInput]
     rejects: list[Reject]
     funnel: list[FunnelStep]
+
+
+@dataclass(frozen=True)
+class FurtherOutput:
+    """What only a language model writes: questions over two documents, and retellings; empty from rules."""
+
+    cross: list[CrossDocumentPair] = field(default_factory=list)
+    retellings: list[Retelling] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+    funnel: list[FunnelStep] = field(default_factory=list)
 
 
 class Teacher(Protocol):
@@ -46,6 +66,19 @@ class Teacher(Protocol):
         on_progress: Callable[[int, int], None] | None = None,
     ) -> TeacherOutput:
         """Return everything made of `chunks`, at most so many anchors a chunk, and everything dropped."""
+        ...
+
+    def further(
+        self,
+        documents: Sequence[Document],
+        chunks: Sequence[Chunk],
+        anchors: Sequence[Anchor],
+        held_out: Sequence[Chunk],
+        seed: int,
+        count_tokens: Callable[[str], int] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> FurtherOutput:
+        """Return questions over two documents about the chunks `held_out`, and retellings of the documents."""
         ...
 
 

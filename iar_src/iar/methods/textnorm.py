@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Iterator
 
 import regex
 
@@ -12,6 +13,7 @@ _WORD = regex.compile(rf"[{_WIDE}]|[^\W{_WIDE}]+(?:[-'’.,][^\W{_WIDE}]+)*", fl
 _WIDE_WORD = regex.compile(rf"[{_WIDE}]")
 _CLOSERS = "\"'”’»)\\]」』》）"
 _SENTENCE_END = regex.compile(rf"[.!?…؟۔][{_CLOSERS}]*(?=\s|$)|[。！？｡।][{_CLOSERS}]*|\n+")
+_FENCE = re.compile(r"^(`{3,}|~{3,})([^\n`]*)$", re.MULTILINE)
 _BULLET = re.compile(r"\s*(?:[-*+•·–]|\d{1,2}[.)])\s+")
 
 
@@ -80,6 +82,17 @@ def after_bullet(text: str, start: int, end: int) -> int:
     """Return `start`, or the offset after a list marker that stands there."""
     match = _BULLET.match(text, start, end)
     return match.end() if match else start
+
+
+def code_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of fenced code, fences included; unlike in CommonMark, an open fence is no code."""
+    start, fence = 0, ""
+    for match in _FENCE.finditer(text):
+        if not fence:
+            start, fence = match.start(), match[1]
+        elif match[1].startswith(fence) and not match[2].strip():
+            yield start, match.end()
+            fence = ""
 
 
 def _ends_sentence(text: str, match: "regex.Match[str]") -> bool:

@@ -9,7 +9,7 @@ from iar.methods.agreement import Agreement, agreement
 from iar.records import ItemScore, QAPair, Reply, Vote, read_records
 
 NUM_SAMPLES = 10
-JUDGED = ("domain", "msbench")
+JUDGED = ("domain", "msbench", "cross_document")
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,15 @@ def headlines(report: ReportData) -> list[Headline]:
     ]
 
 
+def cross_document(report: ReportData) -> str:
+    """Return the scores on the questions over two documents as a sentence; "" where there are none."""
+    found = [(one.model, suite) for one in report.test for suite in one.suites if suite.suite == "cross_document"]
+    if not found:
+        return ""
+    each = ", ".join(f"{model} {points_text(asdict(suite))}" for model, suite in found)
+    return f"Apart from these, {found[0][1].count} questions that need two documents, in no other score: {each}."
+
+
 def verdict(difference: PairedDifference) -> str:
     """Say what a paired interval allows to say."""
     if difference.low > 0:

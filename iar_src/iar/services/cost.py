@@ -11,6 +11,7 @@ from pathlib import Path
 from iar.config import Endpoint, RunFile
 from iar.errors import UserError
 from iar.methods.merge_grid import grid
+from iar.methods.retelling import MOST_TOKENS, REGISTERS
 from iar.services.llm_ask import load_prompt
 from iar.services.model_shapes import SHAPES, ModelShape, shape_of
 from iar.services.telemetry import FlopShape, named_peak, training_flops
@@ -199,18 +200,39 @@ class _Estimator:
         return sum(share for judge, share in judges if isinstance(judge, Endpoint))
 
     def _teacher_tokens(self) -> float:
-        """Return the tokens of the seven steps, with as many questions as may be, half of which reach the answer."""
+        """Return the tokens of all steps, with as many questions as may be, half of which reach the answer."""
         if not isinstance(self._file.qa_build.teacher, Endpoint):
             return 0.0
-        work = self._work
+        work, settings = self._work, self._file.qa_build
         chunk = work.text_tokens / max(work.chunks, 1)
-        drafts = self._file.qa_build.max_anchors
+        drafts = settings.max_anchors
         question = work.question_tokens
         a_chunk = 2 * chunk + _prompt_tokens("anchors", "types") + 2 * VERDICT_TOKENS
-        a_draft = chunk + _prompt_tokens("question", "self_contained") + 2 * question + VERDICT_TOKENS
+        proposed = settings.question_candidates * question
+        a_draft = chunk + _prompt_tokens("question", "self_contained") + proposed + question + VERDICT_TOKENS
         an_answer = 2 * (chunk + question) + _prompt_tokens("grounded", "answer") + VERDICT_TOKENS + work.answer_tokens
-        skeletons = work.text_tokens * (1 + SKELETON_SHARE) + len(work.documents) * _prompt_tokens("skeleton")
-        return work.chunks * (a_chunk + drafts * (a_draft + an_answer / 2)) + skeletons
+        a_kind = work.text_tokens * (1 + SKELETON_SHARE)
+        notes = sum(a_kind + len(work.documents) * _prompt_tokens(kind) for kind in settings.rewrite_inputs)
+        # A crossing shows its two chunks to the teacher in six calls, four times both and twice one of them.
+        a_crossing = 8 * chunk + _prompt_tokens("cross_question", *3 * ("grounded",), "self_contained", "answer")
+        a_crossing += proposed + 5 * question + 4 * VERDICT_TOKENS + work.answer_tokens
+        questions = work.chunks * (a_chunk + drafts * (a_draft + an_answer / 2))
+        return questions + notes + settings.cross_questions * a_crossing + self._retelling_tokens()
+
+    def _retelling_tokens(self) -> float:
+        """Return the tokens of paraphrases and relation texts, each written once and certified once."""
+        settings, work = self._file.qa_build, self._work
+        total = 0.0
+        if "paraphrase" in settings.augment:
+            passages = work.text_tokens / MOST_TOKENS + len(work.documents) / 2
+            calls = passages * len(REGISTERS)
+            total += len(REGISTERS) * 4 * work.text_tokens
+            total += calls * (_prompt_tokens("paraphrase", "faithful") + VERDICT_TOKENS)
+        if "relations" in settings.augment:
+            texts = settings.relations_per_document * len(work.documents)
+            total += settings.relations_per_document * 2 * work.text_tokens
+            total += texts * (_prompt_tokens("relations", "faithful") + 2 * MOST_TOKENS + VERDICT_TOKENS)
+        return total
 
     def _hours(self, flops: float, mfu: float) -> float | None:
         return None if self._peak is None else flops / (mfu * self._peak) / 3600

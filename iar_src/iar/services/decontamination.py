@@ -9,7 +9,19 @@ from typing import Protocol, TypeVar
 
 from iar.errors import PermanentError
 from iar.methods.contamination import Evaluation, Hit, PromptIndex, TrainingText, planted_leaks
-from iar.records import Document, EvalCheck, QAPair, Reject, from_json, read_records, to_json, write_json, write_records
+from iar.records import (
+    CrossDocumentPair,
+    Document,
+    EvalCheck,
+    QAPair,
+    Reject,
+    Retelling,
+    from_json,
+    read_records,
+    to_json,
+    write_json,
+    write_records,
+)
 from iar.services.evaluations import OWN, dataset_texts, own_evaluation
 from iar.services.workspace import CHECKS, HITS
 
@@ -22,6 +34,7 @@ class Identified(Protocol):
 
 
 Item = TypeVar("Item", bound=Identified)
+Text = TypeVar("Text", Document, Retelling)
 
 
 @dataclass(frozen=True)
@@ -108,31 +121,30 @@ def reject(step: str, hit: Hit) -> Reject:
     return Reject(step, hit.item_id, reason, hit.text, hit.prompt or hit.prompt_id)
 
 
-def clean_documents(
-    documents: Sequence[Document], general: Sequence[Evaluation]
-) -> tuple[list[Document], list[Reject], Decontamination]:
-    """Return the documents without a prompt of the general evaluations, before any question is made of them.
+def clean_texts(
+    dataset: str, texts: Sequence[Text], general: Sequence[Evaluation], step: str
+) -> tuple[list[Text], list[Reject], Decontamination]:
+    """Return the texts without a prompt of the general evaluations.
 
-    Every row of Inject trains on a document's own text, so a document that is clean leaves rows that are.
+    Every row of Inject trains on a document's own text or a retelling's, so where these are clean its rows are.
     """
-    found = decontaminate("documents", _texts(documents), general)
-    kept, rejects = found.divide(documents, "uncontaminated")
+    found = decontaminate(dataset, _training_texts(texts), general)
+    kept, rejects = found.divide(texts, step)
     return kept, rejects, found
 
 
 def clean_questions(
-    pairs: Sequence[QAPair], documents: Iterable[Document], general: Sequence[Evaluation]
+    pairs: Sequence[QAPair], texts: Iterable[Document | Retelling], general: Sequence[Evaluation]
 ) -> tuple[list[QAPair], list[Reject], Decontamination]:
     """Return the pairs, in order, with nothing in the way of an honest test, and what was dropped for it.
 
-    A held-out question that a document asks itself goes, for Inject would read it word for word; a training pair
-    goes that gives away a held-out question or a prompt of the general evaluations.
+    `texts` is what Inject reads. A held-out question that one of them asks itself goes, for Inject would read it word
+    for word; a training pair goes that gives away a held-out question or a prompt of the general evaluations.
     """
-    step = "decontaminated"
     held_out = [pair for pair in pairs if pair.split != "train"]
-    places = _quoted(own_evaluation("held-out", held_out), _texts(documents))
+    places = _quoted(own_evaluation("held-out", held_out), _training_texts(texts))
     rejects = [
-        Reject(step, pair.id, f"stands in a document ({pair.split})", pair.question, places[pair.id])
+        Reject(_step(pair), pair.id, f"stands in a document ({pair.split})", pair.question, places[pair.id])
         for pair in held_out
         if pair.id in places
     ]
@@ -140,12 +152,16 @@ def clean_questions(
     own = [own_evaluation(split, (pair for pair in left if pair.split == split)) for split in OWN]
     trained = (TrainingText(pair.id, pair.question, pair.answer) for pair in left if pair.split == "train")
     found = decontaminate("questions", trained, [*own, *general])
-    kept, leaks = found.divide(left, step)
+    kept, leaks = found.divide(left, "decontaminated")
     return kept, [*rejects, *leaks], found
 
 
-def _texts(documents: Iterable[Document]) -> Iterator[TrainingText]:
-    return (TrainingText(document.id, document.title, document.text) for document in documents)
+def _step(pair: QAPair) -> str:
+    return "cross_decontaminated" if isinstance(pair, CrossDocumentPair) else "decontaminated"
+
+
+def _training_texts(texts: Iterable[Document | Retelling]) -> Iterator[TrainingText]:
+    return (TrainingText(one.id, one.title if isinstance(one, Document) else "", one.text) for one in texts)
 
 
 def _quoted(evaluation: Evaluation, texts: Iterable[TrainingText]) -> dict[str, str]:

@@ -108,6 +108,11 @@ def _value(field: str, value: str | int) -> Any:
 
 
 def _check_compiled(run_file: RunFile, base: RunFile) -> None:
+    if run_file.qa_build.counts_tokens and not base.qa_build.counts_tokens:
+        raise UserError(
+            "run_file: qa_build: counts the model's tokens (chunk_tokens, or augment: [paraphrase]), and this pipeline "
+            "was compiled without; compile one from this run file (iar submit), or change the key"
+        )
     asked, made = run_file.model_dump(mode="json"), base.model_dump(mode="json")
     wrong = [key for key in COMPILED if look_up(asked, key) != look_up(made, key)]
     if wrong:

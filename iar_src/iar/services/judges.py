@@ -12,8 +12,9 @@ from iar.methods.digest import digest_json
 from iar.methods.grading import RULES, Grading, Rule
 from iar.methods.panel import needs_third, settle
 from iar.records import EvalItem, Reply, Vote, to_json
+from iar.services.suites import CROSS
 
-JUDGED = ("domain", "msbench")
+JUDGED = ("domain", "msbench", CROSS)
 PROMPT_HASH = "prompt_hash"
 _GENERIC_WORDS = frozenset(("base", "chat", "instruct", "large", "mini", "model", "small", "the"))
 
@@ -159,7 +160,7 @@ def _cast(
 
 
 def grading(item: EvalItem, reply: str) -> Grading:
-    """Return what a judge is shown of a reply to a domain or msbench item."""
+    """Return what a judge is shown of a reply to an item of a judged suite."""
     reference = item.reference
     return Grading(
         question=item.prompt,

@@ -1,34 +1,46 @@
 """The teacher that is a language model: six steps from chunks to questions with reference answers.
 
-The steps are those of the method's QA build (anchors, applicable types, questions, verification,
-answers) and the skeletons for reconstruction. Whatever a model proposes is checked here before it is kept.
+The steps are those of the method's QA build (anchors, applicable types, questions, verification, answers) and the
+rewrite inputs for reconstruction. Whatever a model proposes is checked here before it is kept.
 """
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from iar.config import Endpoint
+from iar.config import Endpoint, QaBuildSection
+from iar.errors import PermanentError
 from iar.methods.digest import digest_json
 from iar.methods.prompting import fence
 from iar.methods.question_form import anchor_fault, locate_quote, question_fault
-from iar.methods.teaching import TeacherOutput, funnel_step
+from iar.methods.shared_anchors import shared_anchors
+from iar.methods.teaching import FurtherOutput, TeacherOutput, funnel_step
+from iar.methods.textnorm import normalise
+from iar.methods.verbalised_sampling import draw_question
 from iar.records import Anchor, Chunk, Document, QAPair, Reject
 from iar.services.llm import ChatClient, Patience
 from iar.services.llm_ask import Asked, load_prompt
-from iar.services.llm_outline import outline
+from iar.services.llm_cross_document import ask_across
+from iar.services.llm_retellings import paraphrase, relate
+from iar.services.llm_rewrite_inputs import write_rewrite_inputs
 from iar.services.llm_teacher_replies import (
     Certificate,
     Choices,
     Form,
     ProposedAnchors,
     ProposedAnswer,
-    ProposedQuestion,
+    ProposedQuestions,
     ask_forms,
+    literal_forms,
+    unread,
 )
 
-STEPS = ("anchors", "types", "question", "self_contained", "grounded", "answer", "skeleton")
+STEPS = ("anchors", "types", "question", "self_contained", "grounded", "answer", "rewrite_inputs")
+PROMPTS = (
+    *STEPS[:-1], "skeleton", "outline", "summary", "cross_question", "paraphrase", "relations", "faithful",
+)  # fmt: skip
 OnProgress = Callable[[int, int], None]
 
 
@@ -49,11 +61,18 @@ class _Draft:
 class LlmTeacher:
     """Makes the records of the QA build through one chat server; `name` changes with model, sampling and prompts."""
 
-    def __init__(self, endpoint: Endpoint, cache_folder: Path, patience: Patience | None = None) -> None:
-        prompts = [load_prompt(step).version for step in STEPS]
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        cache_folder: Path,
+        patience: Patience | None = None,
+        settings: QaBuildSection | None = None,
+    ) -> None:
+        prompts = [load_prompt(name).version for name in PROMPTS]
         sampling = [endpoint.weights, endpoint.temperature, endpoint.top_p, endpoint.max_tokens]
         self.name = f"llm:{endpoint.model}@{digest_json([prompts, sampling])[:8]}"
         self._client = ChatClient(endpoint, cache_folder, patience)
+        self._settings = settings or QaBuildSection()
 
     def build(
         self,
@@ -65,17 +84,19 @@ class LlmTeacher:
     ) -> TeacherOutput:
         """Return anchors, pairs, skeletons and everything dropped on the way, in the order of `chunks`.
 
-        `seed` is not used: the cache makes a reply repeatable, not the server. Raises UserError and
+        `seed` draws among proposed questions; the cache makes a reply repeatable, not the server. Raises UserError and
         TemporaryError as `ChatClient.complete` does; another call with the same input goes on from there.
         """
+        candidates = self._settings.question_candidates
         lesson = _Lesson(self._client, documents, on_progress)
         anchored = lesson.find_anchors(chunks, anchors_per_chunk)
         typed = lesson.choose_types(anchored)
-        asked = lesson.write_questions(typed)
+        asked = lesson.write_questions(typed, candidates, seed)
         verified = lesson.verify(asked)
         pairs = lesson.answer(verified, self.name)
         anchors = [draft.anchor for draft in anchored]
-        skeletons = outline(self._client, documents, chunks, anchors, self.name, lesson.progress_of("skeleton"))
+        kinds, report = self._settings.rewrite_inputs, lesson.progress_of("rewrite_inputs")
+        rewrite_inputs = write_rewrite_inputs(self._client, documents, chunks, anchors, kinds, self.name, report)
         kept: list[tuple[str, str, Sequence[object]]] = [
             ("anchors", "anchor", anchored),
             ("applicable", "anchor", typed),
@@ -84,7 +105,44 @@ class LlmTeacher:
             ("answered", "question", pairs),
         ]
         funnel = [funnel_step(step, unit, len(items), lesson.rejects) for step, unit, items in kept]
-        return TeacherOutput(anchors, pairs, skeletons, lesson.rejects, funnel)
+        return TeacherOutput(anchors, pairs, rewrite_inputs, lesson.rejects, funnel)
+
+    def further(
+        self,
+        documents: Sequence[Document],
+        chunks: Sequence[Chunk],
+        anchors: Sequence[Anchor],
+        held_out: Sequence[Chunk],
+        seed: int,
+        count_tokens: Callable[[str], int] | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> FurtherOutput:
+        """Return the cross-document questions and the retellings that the settings ask for.
+
+        Raises as `build` does, and PermanentError for paraphrases without `count_tokens`.
+        """
+        settings, client = self._settings, self._client
+        made = FurtherOutput()
+        if "paraphrase" in settings.augment:
+            if count_tokens is None:
+                raise PermanentError("paraphrases are bounded in tokens, and no tokenizer was given; mend the pipeline")
+            made.retellings.extend(paraphrase(client, documents, count_tokens, self.name, made.rejects, on_progress))
+        if "relations" in settings.augment:
+            most = settings.relations_per_document
+            made.retellings.extend(
+                relate(client, documents, chunks, anchors, most, self.name, seed, made.rejects, on_progress)
+            )
+        if settings.augment:
+            made.funnel.append(funnel_step("augmented", "retelling", len(made.retellings), made.rejects))
+        if settings.cross_questions:
+            crossings = shared_anchors(held_out, anchors, settings.cross_questions)
+            made.cross.extend(
+                ask_across(client, crossings, settings.question_candidates, self.name, seed, made.rejects, on_progress)
+            )
+            made.funnel.append(
+                funnel_step("cross_document", "question over two documents", len(made.cross), made.rejects)
+            )
+        return made
 
 
 class _Lesson:
@@ -144,28 +202,38 @@ class _Lesson:
                     typed.append(replace(draft, question_type=chosen[number]))
         return typed
 
-    def write_questions(self, drafts: Sequence[_Draft]) -> list[_Draft]:
-        """Step 3: one question an anchor, refused at once where its form shows that it needs the document."""
+    def write_questions(self, drafts: Sequence[_Draft], candidates: int, seed: int) -> list[_Draft]:
+        """Step 3: one question an anchor, drawn among those proposed that do not by their form need the document."""
         rows = [
             self._row(draft)
-            | {"anchor": fence(draft.anchor.text, "object"), "question_type": draft.question_type.replace("_", " ")}
+            | {
+                "anchor": fence(draft.anchor.text, "object"),
+                "question_type": draft.question_type.replace("_", " "),
+                "count": str(candidates),
+            }
             for draft in drafts
         ]
         kept: list[_Draft] = []
         seen: set[tuple[str, str]] = set()
-        for draft, asked in zip(drafts, self._ask("question", ProposedQuestion, rows), strict=True):
+        for draft, asked in zip(drafts, self._ask("question", ProposedQuestions, rows), strict=True):
             if asked.value is None:
                 self._drop_unread("questions", draft.id, asked)
                 continue
-            question = " ".join(asked.value.question.split())
-            fault = question_fault(question)
-            if not fault and (draft.chunk.id, question) in seen:
-                fault = "repeated question"
-            if fault:
-                self._drop("questions", draft.id, fault, question)
+            if not asked.value.questions:
+                self._drop("questions", draft.id, "no question proposed", draft.anchor.text)
                 continue
-            seen.add((draft.chunk.id, question))
-            kept.append(replace(draft, question=question))
+
+            def fault(question: str, chunk_id: str = draft.chunk.id) -> str:
+                repeated = (chunk_id, normalise(question)) in seen
+                return question_fault(question) or ("repeated question" if repeated else "")
+
+            proposals = [(" ".join(one.question.split()), one.probability) for one in asked.value.questions]
+            drawn, others = draw_question(proposals, candidates, fault, random.Random(f"{seed}:{draft.id}"))
+            for question, reason in others:
+                self._drop("questions", draft.id, reason, question)
+            if drawn:
+                seen.add((draft.chunk.id, normalise(drawn)))
+                kept.append(replace(draft, question=drawn))
         return kept
 
     def verify(self, drafts: Sequence[_Draft]) -> list[_Draft]:
@@ -223,8 +291,7 @@ class _Lesson:
         self.rejects.append(Reject(step, item_id, reason, text))
 
     def _drop_unread(self, step: str, item_id: str, asked: Asked[Form]) -> None:
-        reason = "unreadable reply" if asked.raw else "no reply"
-        self._drop(step, item_id, reason, f"{asked.error} [{asked.raw}]" if asked.raw else asked.error)
+        self._drop(step, item_id, *unread(asked))
 
 
 def _passage(text: str) -> str:
@@ -240,8 +307,6 @@ def _numbered(group: Sequence[_Draft]) -> str:
 
 
 def _pair(draft: _Draft, proposed: ProposedAnswer, teacher: str) -> QAPair:
-    spans = [locate_quote(form, draft.chunk.text) for form in proposed.short_forms]
-    aliases = tuple(dict.fromkeys(draft.chunk.text[slice(*span)] for span in spans if span))
     return QAPair(
         id="qa-" + digest_json([draft.chunk.id, draft.question])[:12],
         document_id=draft.chunk.document_id,
@@ -251,7 +316,7 @@ def _pair(draft: _Draft, proposed: ProposedAnswer, teacher: str) -> QAPair:
         question=draft.question,
         answer=proposed.answer.strip(),
         key="",
-        aliases=aliases,
+        aliases=literal_forms(proposed, draft.chunk.text),
         anchor=draft.anchor.text,
         teacher=teacher,
     )

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from iar.methods.prompting import fill
+from iar.methods.question_form import locate_quote
 from iar.methods.reply_json import after_thinking, find_objects, repairs
 from iar.services.llm import ChatClient, ChatRequest
 from iar.services.llm_ask import Asked, ask, load_prompt
@@ -55,9 +56,16 @@ class Choices(ReplyForm):
 
 
 class ProposedQuestion(ReplyForm):
-    """Step 3."""
+    """A question and the model's own probability of it."""
 
     question: str
+    probability: float
+
+
+class ProposedQuestions(ReplyForm):
+    """Step 3, about one chunk or two."""
+
+    questions: list[ProposedQuestion]
 
 
 class Certificate(ReplyForm):
@@ -75,13 +83,38 @@ class ProposedAnswer(ReplyForm):
     short_forms: list[str]
 
 
-class Outline(ReplyForm):
-    """Step 6: the skeleton's lines."""
+class Points(ReplyForm):
+    """Step 6: the lines of a skeleton or outline, the sentences of a summary."""
 
     points: list[str]
 
 
+class Paraphrase(ReplyForm):
+    """A passage in another register."""
+
+    text: str
+
+
+class Relations(ReplyForm):
+    """What a passage says of some objects in regard to each other."""
+
+    related: bool
+    text: str
+
+
 Form = TypeVar("Form", bound=ReplyForm)
+
+
+def literal_forms(proposed: ProposedAnswer, *passages: str) -> tuple[str, ...]:
+    """Return the short forms of an answer that stand in one of the passages, as they stand there."""
+    spans = [(locate_quote(form, passage), passage) for form in proposed.short_forms for passage in passages]
+    return tuple(dict.fromkeys(passage[slice(*span)] for span, passage in spans if span))
+
+
+def unread(asked: Asked[Form]) -> tuple[str, str]:
+    """Return the reason why a reply has no value, and what is kept of it."""
+    reason = "unreadable reply" if asked.raw else "no reply"
+    return reason, f"{asked.error} [{asked.raw}]" if asked.raw else asked.error
 
 
 @cache

@@ -48,11 +48,13 @@ def fit_passages(
 ) -> list[list[Passage]]:
     """Return for each passage itself, or its parts where it has a row longer than the sequence."""
 
+    tag = settings.provenance_tag
+
     def count_tokens(text: str) -> int:
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def longest_row(passage: Passage) -> int:
-        rows = {(row.prompt, row.target) for row in reconstruction_rows([passage], settings.weights, seed)}
+        rows = {(row.prompt, row.target) for row in reconstruction_rows([passage], settings.weights, seed, tag)}
         # The end of the turn is one token more.
         return max(
             (len(encode_prompt(tokenizer, prompt, system_turn)) + count_tokens(target) + 1 for prompt, target in rows),

@@ -31,7 +31,7 @@ from iar.services.engine import Engine
 from iar.services.evaluations import GENERAL
 from iar.services.judges import JUDGED, ArchivedVote, Judge, Judged, read_votes, vote, write_votes
 from iar.services.replies import complete_replies
-from iar.services.suites import SUITES
+from iar.services.suites import CROSS, SUITES
 
 REPLIES, VOTES, ITEMS, SCORES = "replies.jsonl", "votes.parquet", "items.jsonl", "scores.json"
 JUDGED_ITEMS = "judged-items.jsonl"
@@ -57,14 +57,19 @@ class Examination:
     judges: Sequence[Judge]
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The suites in the order of the scores; the questions over two documents only where there are any."""
+        return (*SUITES, CROSS) if CROSS in self.suites else SUITES
+
+    @property
     def items(self) -> list[EvalItem]:
         """All items, in the order of the suites."""
-        return [item for name in SUITES for item in self.suites[name]]
+        return [item for name in self.names for item in self.suites[name]]
 
     @property
     def judged_items(self) -> list[EvalItem]:
         """The items whose replies judges vote on, in the order of the suites."""
-        return [item for name in JUDGED for item in self.suites[name]]
+        return [item for name in JUDGED if name in self.suites for item in self.suites[name]]
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,7 @@ def score_model(
 
 
 def item_score(model: str, item: EvalItem, reply: Reply, settled: Mapping[str, Judged]) -> ItemScore:
-    """Return the score of one reply: by the panel for domain and msbench, checked directly for the others."""
+    """Return the score of one reply: by the panel for judged suites, checked directly for the others."""
     if item.suite in JUDGED:
         return ItemScore(model, item.suite, item.id, settled[item.id].score, settled[item.id].note)
     if item.suite == "mmlu":
@@ -176,7 +181,7 @@ def _model_scores(
 ) -> ModelScores:
     resamples, seed = examination.run_file.evaluate.resamples, examination.run_file.run.seed
     suites, points = [], {}
-    for name in SUITES:
+    for name in examination.names:
         scores = [item for item in items if item.suite == name]
         points[name] = _points(name, scores)
         mean, low, high = mean_interval(points[name], resamples, seed)

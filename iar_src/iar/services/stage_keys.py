@@ -74,7 +74,9 @@ RECIPES: dict[str, StageSpec] = {
 
 STAGES: dict[str, StageSpec] = {
     "base_model": StageSpec(("model.source", "model.revision", "model.digest"), files=("model.source",)),
-    "qa_build": StageSpec(("documents", "qa_build", *PROBES, "run.seed"), files=("documents.path", *EVALUATED)),
+    "qa_build": StageSpec(
+        ("documents", "qa_build", *PROBES, "run.seed"), may=("base",), files=("documents.path", *EVALUATED)
+    ),
     "inject": StageSpec(("inject", "model.system_turn", "run.seed"), needs=("data", "base")),
     "align": StageSpec(("align", "model.system_turn", "run.seed"), needs=("data", "base"), may=("start",)),
     "merge_candidate": StageSpec(("recover", "run.seed"), needs=("base", "tuned"), sharded=True),

@@ -13,6 +13,8 @@ from iar.services.evaluations import GENERAL, HUBS
 from iar.services.source_rows import SourceRow, source_rows
 
 SUITES = ("domain", *GENERAL)
+# Questions over two documents: a slice of the test of its own, in no other score, and only where a teacher wrote any.
+CROSS = "cross_document"
 
 
 def load_suites(run_file: RunFile) -> dict[str, list[EvalItem]]:
@@ -34,10 +36,10 @@ def msbench_items(run_file: RunFile) -> list[EvalItem]:
     return _load(settings.msbench, "msbench", _msbench_item, settings.msbench_max_tokens)
 
 
-def domain_items(pairs: Sequence[QAPair], run_file: RunFile) -> list[EvalItem]:
+def domain_items(pairs: Sequence[QAPair], run_file: RunFile, suite: str = "domain") -> list[EvalItem]:
     """Return the questions as items: the question alone is the prompt, as in training."""
     limit = run_file.evaluate.domain_max_tokens
-    return [EvalItem(pair.id, "domain", pair.question, limit, _domain_reference(pair)) for pair in pairs]
+    return [EvalItem(pair.id, suite, pair.question, limit, _domain_reference(pair)) for pair in pairs]
 
 
 def _domain_reference(pair: QAPair) -> dict[str, Any]:

@@ -1,21 +1,25 @@
 """The only ways to the held-out test questions: after the pick is fixed and never unseen, or sealed against leaks."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from iar.errors import UserError
 from iar.methods.contamination import Evaluation
 from iar.methods.digest import digest_file, digest_json
-from iar.records import QAPair, Selection, read_records, to_json
+from iar.records import CrossDocumentPair, QAPair, Selection, read_records, to_json
 from iar.services.evaluations import own_evaluation
 from iar.services.registry import Registry
 
 READ_TEST = "read-test"
 _TEST_FILE = "test.jsonl"
+_CROSS_FILE = "test-cross-document.jsonl"
 
 
 def open_locked_test(data: Path, selection: Selection, registry: Registry) -> list[QAPair]:
-    """Return the test questions with their answers; before that, enter the read into the registry.
+    """Return the test questions with their answers, those over two documents last, as CrossDocumentPair.
+
+    Before that, enter the read into the registry.
 
     A further read is possible, and its event says how many came before and for which picks. Raises
     UserError without a pick, for a selection the registry does not know, and for other data than it was made on.
@@ -42,12 +46,19 @@ def open_locked_test(data: Path, selection: Selection, registry: Registry) -> li
         "other_picks_before": sorted(set(earlier) - {selection.pick}),
     }
     registry.event(READ_TEST, subject, payload)
-    return list(read_records(data / _TEST_FILE, QAPair))
+    return list(_questions(data))
 
 
 def sealed_test(data: Path) -> Evaluation:
     """Return the test for looking for its questions in training data: no reading, for a hit names ids alone."""
-    return own_evaluation("test", read_records(data / _TEST_FILE, QAPair))
+    return own_evaluation("test", _questions(data))
+
+
+def _questions(data: Path) -> Iterator[QAPair]:
+    yield from read_records(data / _TEST_FILE, QAPair)
+    across = data / _CROSS_FILE
+    if across.is_file():
+        yield from read_records(across, CrossDocumentPair)
 
 
 def readings(data: Path, registry: Registry) -> list[dict[str, Any]]:

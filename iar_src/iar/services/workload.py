@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from statistics import fmean
 
@@ -70,7 +71,9 @@ def workload(run_file: RunFile, data: Path | None, copy: Path | None = None) -> 
         question, answer = (fmean(tokens(text) for text in texts) for texts in _texts(pairs))
     else:
         documents, _ = read_documents(copy or Path(run_file.documents.path))
-        chunks = [chunk for document in documents for chunk in chunk_document(document, settings.chunk_characters)]
+        size = (settings.chunk_tokens, lambda text: ceil(tokens(text))) if settings.chunk_tokens else None
+        size = size or (settings.chunk_characters, len)
+        chunks = [chunk for document in documents for chunk in chunk_document(document, *size)]
         by_llm = isinstance(settings.teacher, Endpoint)
         kept = len(chunks) * settings.max_anchors * (KEPT_BY_LLM if by_llm else KEPT_BY_RULES)
         validation, test = round(kept * settings.validation_share), round(kept * settings.test_share)

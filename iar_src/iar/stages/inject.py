@@ -4,8 +4,14 @@ from itertools import chain
 from pathlib import Path
 
 from iar.config import RunFile
-from iar.methods.objectives import Passage, chunk_passages, document_passages, reconstruction_rows
-from iar.records import Anchor, Chunk, Document, Outcome, Skeleton, read_records
+from iar.methods.objectives import (
+    Passage,
+    chunk_passages,
+    document_passages,
+    reconstruction_rows,
+    retelling_rows,
+)
+from iar.records import Anchor, Chunk, Document, Example, Outcome, Retelling, RewriteInput, read_records
 from iar.services.models import load_tokenizer
 from iar.services.rows import fit_passages, prepare
 from iar.services.trainer import train
@@ -14,11 +20,16 @@ from iar.services.workspace import Context
 
 
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
-    """Train on three renderings of every document; write `checkpoint/`, `steps.jsonl` and `card.json`."""
+    """Train on the renderings of every document and its retellings, if there are any.
+
+    Writes `checkpoint/`, `steps.jsonl` and `card.json`.
+    """
     settings, system_turn = run_file.inject, run_file.model.system_turn
     tokenizer = load_tokenizer(inputs["base"])
     parts = fit_passages(passages(inputs["data"], settings.unit), settings, context.seed, tokenizer, system_turn)
-    examples = list(reconstruction_rows(chain.from_iterable(parts), settings.weights, context.seed))
+    tag = settings.provenance_tag
+    examples = list(reconstruction_rows(chain.from_iterable(parts), settings.weights, context.seed, tag))
+    examples += retellings(inputs["data"], tag)
 
     divided = [len(own) for own in parts if len(own) > 1]
     counts = {"divided_passages": len(divided), "parts": sum(divided)}
@@ -38,4 +49,13 @@ def passages(data: Path, unit: str) -> list[Passage]:
     anchors = list(read_records(data / "anchors.jsonl", Anchor))
     if unit == "chunk":
         return list(chunk_passages(documents, chunks, anchors))
-    return list(document_passages(documents, list(read_records(data / "skeletons.jsonl", Skeleton)), chunks, anchors))
+    rewrite_inputs = list(read_records(data / "rewrite_inputs.jsonl", RewriteInput))
+    return list(document_passages(documents, rewrite_inputs, chunks, anchors))
+
+
+def retellings(data: Path, tag: str) -> list[Example]:
+    """Return the rows of what qa_build.augment asked for; none where it asked for nothing."""
+    if not (data / "retellings.jsonl").is_file():
+        return []
+    documents = list(read_records(data / "documents.jsonl", Document))
+    return list(retelling_rows(documents, list(read_records(data / "retellings.jsonl", Retelling)), tag))

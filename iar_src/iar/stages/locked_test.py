@@ -9,7 +9,9 @@ from iar.errors import UserError
 from iar.methods.paired import PairedDifference, paired
 from iar.records import (
     Candidate,
+    CrossDocumentPair,
     ItemScore,
+    ModelScores,
     Outcome,
     QAPair,
     Selection,
@@ -31,12 +33,12 @@ from iar.services.scoring import (
     reference_subjects,
     score_all,
 )
-from iar.services.suites import domain_items, load_suites
+from iar.services.suites import CROSS, domain_items, load_suites
 from iar.services.test_lock import open_locked_test
 from iar.services.workspace import Context
 
 SPLIT = "test"
-PAIRED, QUESTIONS = "paired.json", "questions.jsonl"
+PAIRED, QUESTIONS, CROSS_QUESTIONS = "paired.json", "questions.jsonl", "cross-questions.jsonl"
 AGAINST = ("vanilla", "theta_0", "theta_IA")
 VALIDATED = ("references", "baseline_scores")
 
@@ -44,7 +46,8 @@ VALIDATED = ("references", "baseline_scores")
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
     """Evaluate the pick, theta_0, vanilla, theta_IA and the baselines on the test.
 
-    Writes `questions.jsonl` (what was unlocked), a folder a model, `scores.jsonl` and `paired.json`.
+    Writes `questions.jsonl` and `cross-questions.jsonl` (what was unlocked), a folder a model, `scores.jsonl` and
+    `paired.json`.
     The general suites are the same prompts as at validation: where `references`, `scores_N` and `baseline_scores`
     are given, their replies and votes for the same weights are taken over. Without a pick the test is not read.
     """
@@ -58,9 +61,15 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     subjects = [_pick(inputs, selection), *reference_subjects(inputs), *baselines]
     suites = load_suites(run_file)
     judges = open_judges(run_file, context.state / "llm-cache")
-    pairs = _read_test(inputs["data"], selection, context)
+    unlocked = _read_test(inputs["data"], selection, context)
+    cross = [pair for pair in unlocked if isinstance(pair, CrossDocumentPair)]
+    pairs = [pair for pair in unlocked if not isinstance(pair, CrossDocumentPair)]
     write_records(out / QUESTIONS, pairs)
-    examination = Examination(run_file, SPLIT, {"domain": domain_items(pairs, run_file), **suites}, judges)
+    suites |= {"domain": domain_items(pairs, run_file)}
+    if cross:
+        write_records(out / CROSS_QUESTIONS, cross)
+        suites |= {CROSS: domain_items(cross, run_file, CROSS)}
+    examination = Examination(run_file, SPLIT, suites, judges)
 
     validated = [folder for role, folder in inputs.items() if role in VALIDATED or role.startswith("scores_")]
     earlier = {subject.model: general_results(subject, validated) for subject in subjects}
@@ -70,7 +79,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     differences = list(_differences(out, selection.pick, against, run_file))
     write_json(out / PAIRED, {"pick": selection.pick, "differences": [to_json(one) for one in differences]})
     outcome = scores_outcome(out, scores)
-    return Outcome(outcome.metrics, f"{outcome.markdown}\n\n{_table(differences)}", outcome.lineage)
+    text = [outcome.markdown, *_slice(scores, len(cross)), _table(differences)]
+    return Outcome(outcome.metrics, "\n\n".join(text), outcome.lineage)
 
 
 def _read_test(data: Path, selection: Selection, context: Context) -> list[QAPair]:
@@ -102,6 +112,14 @@ def _differences(out: Path, pick: str, against: Iterable[str], run_file: RunFile
         theirs = list(read_records(out / model / ITEMS, ItemScore))
         for axis, suites in (("domain", ("domain",)), ("general", GENERAL)):
             yield paired(axis, suites, ours, theirs, resamples, seed)
+
+
+def _slice(scores: Iterable[ModelScores], questions: int) -> Iterator[str]:
+    """Yield one line on the questions over two documents, where there are any."""
+    if questions:
+        points = ((one.model, one.suite(CROSS)) for one in scores)
+        each = ", ".join(f"{model} {own.points:.1f} ({own.low:.1f}-{own.high:.1f})" for model, own in points)
+        yield f"Questions over two documents, {questions}, in no other score: {each}"
 
 
 def _table(differences: list[PairedDifference]) -> str:

@@ -1,33 +1,40 @@
 """QA build: documents -> chunks -> a teacher's questions and answers -> deduplicated, decontaminated splits."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from iar.config import QaBuildSection, RunFile
-from iar.errors import UserError
+from iar.errors import PermanentError, UserError
 from iar.methods.chunking import chunk_document
 from iar.methods.digest import digest_json
 from iar.methods.funnel import check_funnel, funnel_table
 from iar.methods.offline_teacher import OfflineTeacher
-from iar.methods.splits import SPLITS, assign_splits, deduplicate, with_splits
+from iar.methods.splits import SPLITS, apart, assign_splits, deduplicate, with_splits
 from iar.methods.teaching import Teacher, TeacherOutput, funnel_step
 from iar.records import (
     Chunk,
+    CrossDocumentPair,
     Document,
     FunnelStep,
     Lineage,
     Outcome,
     QAPair,
     Reject,
+    Retelling,
     to_json,
     write_json,
     write_records,
 )
-from iar.services.decontamination import Decontamination, check_lines, clean_documents, clean_questions, write_checks
+from iar.services.decontamination import Decontamination, check_lines, clean_questions, clean_texts, write_checks
 from iar.services.documents import read_documents
 from iar.services.evaluations import general_evaluations
+from iar.services.models import load_tokenizer
 from iar.services.workspace import Context
+
+# Beside the test: locked like it, and scored apart.
+CROSS_FILE = "test-cross-document.jsonl"
 
 
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
@@ -38,17 +45,27 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     settings = run_file.qa_build
     general = general_evaluations(run_file)
     read, document_rejects = read_documents(Path(run_file.documents.path))
-    documents, contaminated, checked_documents = clean_documents(read, general)
-    chunks = [chunk for document in documents for chunk in chunk_document(document, settings.chunk_characters)]
-
-    teacher = _teacher(settings, context)
-    taught = teacher.build(documents, chunks, settings.max_anchors, context.seed, context.progress.update)
-
+    documents, contaminated, checked_documents = clean_texts("documents", read, general, "uncontaminated")
+    count_tokens = _token_counter(settings, inputs)
+    budget = (settings.chunk_tokens, count_tokens) if settings.chunk_tokens else (settings.chunk_characters, len)
+    chunks = [chunk for document in documents for chunk in chunk_document(document, *budget)]
     split_of = assign_splits(chunks, settings.validation_share, settings.test_share, settings.split_salt)
-    unique, duplicates = deduplicate(with_splits(taught.pairs, split_of))
-    pairs, leaks, checked_questions = clean_questions(unique, documents, general)
-    checks = (checked_documents, checked_questions)
+
+    teacher, seed, update = _teacher(settings, context), context.seed, context.progress.update
+    taught = teacher.build(documents, chunks, settings.max_anchors, seed, update)
+    held_out = [chunk for chunk in chunks if split_of[chunk.id] == "test"]
+    further = teacher.further(documents, chunks, taught.anchors, held_out, seed, count_tokens, update)
+    step = "augmented_uncontaminated"
+    retellings, retold_leaks, checked_retellings = clean_texts("retellings", further.retellings, general, step)
+
+    unique, duplicates = deduplicate(with_splits(taught.pairs, split_of), chunks)
+    separate, repeats = apart(further.cross, unique)
+    clean, leaks, checked_questions = clean_questions([*unique, *separate], [*documents, *retellings], general)
+    cross = [pair for pair in clean if isinstance(pair, CrossDocumentPair)]
+    pairs = [pair for pair in clean if not isinstance(pair, CrossDocumentPair)]
+    checks = [checked_documents, checked_questions, *([checked_retellings] if further.retellings else [])]
     rejects = [*document_rejects, *contaminated, *taught.rejects, *duplicates, *leaks]
+    rejects += [*further.rejects, *retold_leaks, *repeats]
     funnel = [
         funnel_step("documents", "document", len(read), document_rejects),
         funnel_step("uncontaminated", "document", len(documents), contaminated),
@@ -57,35 +74,61 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
         funnel_step("deduplicated", "question", len(unique), duplicates),
         funnel_step("decontaminated", "question", len(pairs), leaks),
         funnel_step("split", "question", len(pairs), []),
+        *further.funnel,
     ]
+    if further.retellings:
+        funnel.append(funnel_step(step, "retelling", len(retellings), retold_leaks))
+    if further.cross:
+        both = "question over two documents"
+        funnel.append(funnel_step("cross_deduplicated", both, len(separate), repeats))
+        funnel.append(funnel_step("cross_decontaminated", both, len(cross), leaks))
     check_funnel(funnel, rejects)
-    _check_splits(pairs, chunks)
+    _check_splits(pairs, chunks, settings)
 
-    lineage = _lineage(documents, chunks, pairs)
+    lineage = _lineage(documents, chunks, [*pairs, *cross], retellings)
     _write(out, documents, chunks, taught, pairs, rejects, funnel)
     write_checks(out, checks)
-    write_json(out / "dataset.json", {"digest": lineage[-1].digest} | lineage[-1].payload)
-    return Outcome(_metrics(documents, chunks, taught, pairs, rejects), _markdown(pairs, funnel, checks), lineage)
+    if cross:
+        write_records(out / CROSS_FILE, cross)
+    if retellings:
+        write_records(out / "retellings.jsonl", retellings)
+    contents = lineage[-1].payload
+    write_json(out / "dataset.json", {"digest": lineage[-1].digest} | contents)
+    metrics = _metrics(documents, chunks, taught, contents, rejects)
+    return Outcome(metrics, _markdown(pairs, funnel, checks), lineage)
 
 
 def _teacher(settings: QaBuildSection, context: Context) -> Teacher:
     if settings.teacher == "offline":
-        return OfflineTeacher()
+        return OfflineTeacher(settings.rewrite_inputs)
     from iar.services.llm_teacher import LlmTeacher
 
     # Replies outlive the work folder: a rerun with another split buys nothing twice.
-    return LlmTeacher(settings.teacher, context.state / "llm-cache")
+    return LlmTeacher(settings.teacher, context.state / "llm-cache", settings=settings)
 
 
-def _check_splits(pairs: Sequence[QAPair], chunks: Sequence[Chunk]) -> None:
+def _token_counter(settings: QaBuildSection, inputs: dict[str, Path]) -> Callable[[str], int]:
+    """Return the function that counts the model's tokens. Where none are to be counted it is never called."""
+    if not settings.counts_tokens:
+        return len
+    if "base" not in inputs:
+        raise PermanentError(
+            "qa_build.chunk_tokens: the pipeline gives qa-build no model to count with; compile it again"
+        )
+    tokenizer = load_tokenizer(inputs["base"])
+    return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _check_splits(pairs: Sequence[QAPair], chunks: Sequence[Chunk], settings: QaBuildSection) -> None:
     """Refuse a dataset with an empty split, naming what to change."""
     counts = Counter(pair.split for pair in pairs)
+    size = "chunk_tokens" if settings.chunk_tokens else "chunk_characters"
     for split in SPLITS:
         if not counts[split]:
             share = "the sum of the shares" if split == "train" else f"qa_build.{split}_share"
             raise UserError(
                 f"qa_build: no question in the {split} split ({len(pairs)} questions from {len(chunks)} chunks); "
-                f"add documents, lower qa_build.chunk_characters, or change {share} or qa_build.split_salt"
+                f"add documents, lower qa_build.{size}, or change {share} or qa_build.split_salt"
             )
 
 
@@ -101,7 +144,7 @@ def _write(
     write_records(out / "documents.jsonl", documents)
     write_records(out / "chunks.jsonl", chunks)
     write_records(out / "anchors.jsonl", taught.anchors)
-    write_records(out / "skeletons.jsonl", taught.skeletons)
+    write_records(out / "rewrite_inputs.jsonl", taught.rewrite_inputs)
     for split in SPLITS:
         write_records(out / f"{split}.jsonl", (pair for pair in pairs if pair.split == split))
     write_records(out / "rejects.jsonl", rejects)
@@ -112,12 +155,11 @@ def _metrics(
     documents: Sequence[Document],
     chunks: Sequence[Chunk],
     taught: TeacherOutput,
-    pairs: Sequence[QAPair],
+    contents: dict[str, Any],
     rejects: Sequence[Reject],
 ) -> dict[str, float]:
-    counts = {"documents": len(documents), "chunks": len(chunks), "anchors": len(taught.anchors), "pairs": len(pairs)}
-    by_split = Counter(pair.split for pair in pairs)
-    counts |= {split: by_split[split] for split in SPLITS} | {"rejects": len(rejects)}
+    counts = {"documents": len(documents), "chunks": len(chunks), "anchors": len(taught.anchors)}
+    counts |= contents | {"rejects": len(rejects)}
     return {name: float(count) for name, count in counts.items()}
 
 
@@ -139,22 +181,39 @@ def _markdown(pairs: Sequence[QAPair], funnel: Sequence[FunnelStep], checks: Seq
     )
 
 
-def _lineage(documents: Sequence[Document], chunks: Sequence[Chunk], pairs: Sequence[QAPair]) -> tuple[Lineage, ...]:
-    """Return the registry entries: documents, their chunks, the questions about them, and the dataset last."""
+def _lineage(
+    documents: Sequence[Document], chunks: Sequence[Chunk], pairs: Sequence[QAPair], retellings: Sequence[Retelling]
+) -> tuple[Lineage, ...]:
+    """Return the registry entries: documents, their chunks, questions and retellings, and the dataset last."""
     documents_by_id = {document.id: _entry("document", document.source, document) for document in documents}
     chunks_by_id = {
         chunk.id: _entry("chunk", chunk.id, chunk, ("part-of", documents_by_id[chunk.document_id].digest))
         for chunk in chunks
     }
-    questions = [_entry("qa", pair.id, pair, ("about", chunks_by_id[pair.chunk_id].digest)) for pair in pairs]
-    contents = tuple(("contains", question.digest) for question in questions)
-    payload = {"pairs": len(pairs)} | {split: sum(pair.split == split for pair in pairs) for split in SPLITS}
+    questions = [
+        _entry("qa", pair.id, pair, *(("about", chunks_by_id[chunk_id].digest) for chunk_id in _chunk_ids(pair)))
+        for pair in pairs
+    ]
+    retold = [
+        _entry("retelling", one.id, one, ("written-from", documents_by_id[one.document_id].digest))
+        for one in retellings
+    ]
+    contents = tuple(("contains", entry.digest) for entry in (*questions, *retold))
+    cross = sum(isinstance(pair, CrossDocumentPair) for pair in pairs)
+    payload = {"pairs": len(pairs) - cross}
+    payload |= {split: sum(pair.split == split for pair in pairs) - cross * (split == "test") for split in SPLITS}
+    payload |= {"cross_document": cross} if cross else {}
+    payload |= {"retellings": len(retold)} if retold else {}
     digest = digest_json({**payload, "contains": [digest for _, digest in contents]})
     dataset = Lineage("dataset", digest, "qa", payload, contents)
-    return (*documents_by_id.values(), *chunks_by_id.values(), *questions, dataset)
+    return (*documents_by_id.values(), *chunks_by_id.values(), *questions, *retold, dataset)
 
 
-def _entry(kind: str, name: str, record: Document | Chunk | QAPair, *inputs: tuple[str, str]) -> Lineage:
+def _chunk_ids(pair: QAPair) -> tuple[str, ...]:
+    return (pair.chunk_id, pair.other_chunk_id) if isinstance(pair, CrossDocumentPair) else (pair.chunk_id,)
+
+
+def _entry(kind: str, name: str, record: Document | Chunk | QAPair | Retelling, *inputs: tuple[str, str]) -> Lineage:
     """Return a record's entry; the digest is that of the whole record, the payload leaves out long text."""
     whole = to_json(record)
     return Lineage(kind, digest_json(whole), name, {key: whole[key] for key in whole if key != "text"}, inputs)
