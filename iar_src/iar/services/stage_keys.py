@@ -111,6 +111,7 @@ BOOKKEEPING = frozenset(
         "services.store",
         "services.object_store",
         "services.restart_store",
+        "services.job_store",
         "services.progress",
         "services.registry",
         "services.tracking",
