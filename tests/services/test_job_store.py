@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from iar.config import PlatformSection, PoolSection, TrainingSection
 from iar.errors import PermanentError, TemporaryError, UserError
 from iar.methods.digest import digest_file
 from iar.records import Outcome
-from iar.services import jobs
+from iar.services import jobs, train_worker
 from iar.services.distributed import torchrun
 from iar.services.job_store import JobInStore
 from iar.services.object_store import Bucket
@@ -76,17 +77,25 @@ class Pod:
         place = {"PET_NODE_RANK": node, "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port or free_port()}
         variables = {name: str(value) for name, value in place.items()} | {"IAR_STATE": str(disk)}
         environment = os.environ | variables | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        self.process = subprocess.Popen(command, env=environment, start_new_session=True)
+        self.process = subprocess.Popen(command, env=environment)
 
     def end(self) -> int:
         return self.process.wait(timeout=600)
 
     def signal(self, number: int) -> None:
         """Send a signal: one that a process can notice to torchrun, which passes it on, SIGKILL to all there are."""
-        if number == signal.SIGKILL:
-            os.killpg(self.process.pid, number)
-        else:
-            self.process.send_signal(number)
+        ranks = psutil.Process(self.process.pid).children(recursive=True) if number == signal.SIGKILL else []
+        self.process.send_signal(number)
+        for rank in ranks:
+            rank.kill()
+        psutil.wait_procs(ranks, timeout=60)
+
+
+def rank_here(argument: str, disk: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Be the only rank of a job, in this process; return its exit code."""
+    monkeypatch.setenv("IAR_STATE", str(disk))
+    monkeypatch.delenv("RANK", raising=False)
+    return train_worker.main(argument)
 
 
 def two_nodes(argument: str, disks: Path) -> list[Pod]:
@@ -153,10 +162,10 @@ def test_a_job_reads_and_leaves_all_it_has_in_the_store_and_mounts_no_claim(
 
 
 def test_a_result_that_its_launcher_did_not_live_to_take_is_taken_without_another_job(
-    s3: S3Server, start: Path, tmp_path: Path, cluster: list[dict[str, Any]]
+    s3: S3Server, start: Path, tmp_path: Path, cluster: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_in_store(start, tmp_path / "a")
-    assert Pod(job.argument, tmp_path / "disk", 2).end() == 0 and job.finished()
+    assert rank_here(job.argument, tmp_path / "disk", monkeypatch) == 0 and job.finished()
     result = train(start, ROWS, SETTINGS, 5, tmp_path / "b", ignore, PLATFORM, store=HERE)
     assert not cluster and (tmp_path / "b" / "checkpoint" / "model.safetensors").is_file()
     assert result.digest == digest_file(tmp_path / "b" / "checkpoint" / "model.safetensors")
@@ -194,7 +203,7 @@ def test_a_node_fetches_its_input_once_however_many_ranks_it_has(s3: S3Server, s
 
 @pytest.mark.parametrize("way", ["changed", "gone", "another", "malformed"])
 def test_an_input_that_is_not_what_the_job_says_ends_it_in_one_line(
-    s3: S3Server, start: Path, tmp_path: Path, way: str
+    s3: S3Server, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     job = job_in_store(start, tmp_path / "out")
     argument, client = job.argument, s3.client()
@@ -215,7 +224,7 @@ def test_an_input_that_is_not_what_the_job_says_ends_it_in_one_line(
     else:
         argument = uri
         wanted = rf"reference '{uri}': expected s3://bucket/prefix/folder@sha256:<64 digits>"
-    assert Pod(argument, tmp_path / "disk", 1).end() != 0
+    assert rank_here(argument, tmp_path / "disk", monkeypatch) == (2 if way in ("gone", "malformed") else 1)
     (end,) = job.ends()
     told = told_by_ranks(job.ends(), "log")
     assert re.fullmatch(wanted, end.message) and isinstance(told, UserError | PermanentError)
@@ -229,10 +238,10 @@ def digest_of(s3: S3Server, name: str) -> str:
 
 
 def test_a_job_whose_start_no_artifact_has_brings_it_along(
-    s3: S3Server, tiny_model_folder: Path, tmp_path: Path
+    s3: S3Server, tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_in_store(tiny_model_folder, tmp_path / "out")
-    assert Pod(job.argument, tmp_path / "disk", 1).end() == 0
+    assert rank_here(job.argument, tmp_path / "disk", monkeypatch) == 0
     here = train(tiny_model_folder, ROWS, SETTINGS, 5, tmp_path / "here", ignore)
     assert job.take().digest == here.digest
 
