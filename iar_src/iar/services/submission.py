@@ -171,7 +171,7 @@ def _drift(run: ClusterRun, run_file: RunFile, ir: str, cluster: Kubeflow) -> st
 
 def _twice(run: ClusterRun, cluster: Kubeflow) -> str:
     """Return that a run goes on more than once; a person ends one, as a job that both follow ends with it."""
-    if not (twins := cluster.twins(run)):
+    if not (run.active and (twins := cluster.twins(run))):
         return ""
     ids = ", ".join(one.id for one in twins)
     return f"goes on more than once; {run.id} counts: terminate {ids} in the UI"
