@@ -123,7 +123,10 @@ def _place(task: Any, name: str, platform: PlatformSection) -> None:
     from kfp import kubernetes
 
     kubernetes.set_security_context(task, run_as_user=USER, run_as_group=USER, run_as_non_root=True)
-    kubernetes.mount_pvc(task, pvc_name=platform.pool.state_claim, mount_path=STATE)
+    if platform.pool.state_claim:
+        kubernetes.mount_pvc(task, pvc_name=platform.pool.state_claim, mount_path=STATE)
+    else:
+        kubernetes.empty_dir_mount(task, volume_name="state", mount_path=STATE)
     for variable, place in platform.pool.secrets.items():
         secret, _, key = place.partition("/")
         kubernetes.use_secret_as_env(task, secret_name=secret, secret_key_to_env={key: variable})

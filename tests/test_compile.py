@@ -181,6 +181,15 @@ def test_every_task_on_a_cluster_mounts_the_state_volume_and_finds_the_secrets(p
         assert secret["secretName"] == "judges" and secret["keyToEnv"] == [{"secretKey": "a", "envVar": "KEY"}], name
 
 
+def test_without_a_claim_every_task_has_a_disk_of_its_own() -> None:
+    whole = {"run": {"name": "t", "store": "s3://models/iar"}, "documents": {"path": "/data"}}
+    platform = {"backend": "kubeflow", "pool": {"state_claim": ""}}
+    text = compiled_pipeline(RunFile.model_validate(whole | {"platform": platform}))
+    deployed = list(yaml.safe_load_all(text))[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values()
+    assert all([mount["mountPath"] for mount in pod["emptyDirMounts"]] == ["/state"] for pod in deployed)
+    assert "pvcMount" not in text
+
+
 def test_the_ui_is_shown_numbers_and_text_of_all_and_jobs_report_and_frontier(tasks: dict[str, Any]) -> None:
     shown = {
         name.removeprefix("comp-"): {

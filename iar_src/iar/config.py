@@ -8,7 +8,7 @@ import re
 import warnings
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from iar.methods.digest import canonical_json, digest_json
 
@@ -455,7 +455,9 @@ class PoolSection(Section):
         description="GiB of /dev/shm, over which NCCL exchanges inside a node; the default of 64 MiB is too small.",
     )
     state_claim: str = Field(
-        "iar-state", min_length=1, description="Volume claim that all tasks and jobs mount as their state folder."
+        "iar-state",
+        description="Volume claim that all tasks mount as their state folder, and jobs where there is no run.store; "
+        "empty = none, each task has a disk of its own and run.store has all that they share.",
     )
     secrets: dict[str, Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[\w.-]+$")]] = Field(
         {}, description="Environment variable to secret/key: what tasks and jobs find in it, such as PGPASSWORD."
@@ -550,6 +552,17 @@ class RunFile(Section):
     select: SelectSection = SelectSection()
     register: RegisterSection = RegisterSection()
     platform: PlatformSection = PlatformSection()
+
+    @field_validator("platform")
+    @classmethod
+    def _tasks_share_something(cls, platform: PlatformSection, info: ValidationInfo) -> PlatformSection:
+        run = info.data.get("run")
+        if platform.backend == "kubeflow" and run and not (platform.pool.state_claim or run.store):
+            raise ValueError(
+                "pool.state_claim is empty and run.store too, so tasks share nothing; name a volume claim, or a place "
+                "such as s3://bucket/prefix"
+            )
+        return platform
 
     def canonical(self) -> str:
         """Return the canonical JSON text of this run file, defaults filled in."""

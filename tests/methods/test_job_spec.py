@@ -69,6 +69,30 @@ def test_the_pods_of_every_run_files_job_fit_kubernetes_own_schema(path: Path, j
 
 @needs_crds
 @each_kind
+@pytest.mark.parametrize("path", RUN_FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_run_files_job_on_a_store_has_a_disk_instead_of_the_claim(path: Path, job: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate").validate
+    run_file = load_run_file(path, [f"platform.pool.job={job}", "run.store=s3://models/team"])
+    claim = {"name": "s", "persistentVolumeClaim": {"claimName": "iar-state"}}
+    data = {"name": "d", "persistentVolumeClaim": {"claimName": "data"}}
+    mounts = {"name": "s", "mountPath": "/state"}, {"name": "d", "mountPath": "/data"}
+    given = TaskSettings(volumes=(claim, data), mounts=mounts)
+    place = "s3://models/team/trainings/align-0123456789abcdef"
+    manifest = training_job(place, ["python"], run_file.platform, given, scratch_gb=300).manifest()
+    check(manifest)
+    template = (pod_of if job == "pytorchjob" else patched_pod_of)(manifest)
+    validate({"apiVersion": "v1", "kind": "Pod"} | template, "1.30", strict=True)
+    volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
+    assert volumes["state"] == {"name": "state", "emptyDir": {"sizeLimit": "300Gi"}}
+    assert volumes["d"] == data and "s" not in volumes
+    (container,) = template["spec"]["containers"]
+    assert {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}["/state"] == "state"
+    trainer = manifest["spec"].get("trainer", {}).get("resourcesPerNode")
+    assert (trainer or container["resources"])["requests"]["ephemeral-storage"] == "300Gi"
+
+
+@needs_crds
+@each_kind
 def test_every_setting_of_the_pool_has_its_place_in_the_schema(job: str) -> None:
     manifest = made(of_kind(FULL, job)).manifest()
     check(manifest)

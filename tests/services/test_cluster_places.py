@@ -66,6 +66,25 @@ def test_what_a_pod_reaches_is_taken(sections: dict[str, Any]) -> None:
     assert list(out_of_reach(run_file(**sections))) == []
 
 
+def test_without_a_claim_nothing_may_lie_on_the_state_volume() -> None:
+    servers = {"register": {"tracking_uri": "http://mlflow:5000", "registry_url": "postgresql://postgres/iar"}}
+    none = {
+        "run": {"name": "t", "store": "s3://models/iar"},
+        "platform": {"backend": "kubeflow", "pool": {"state_claim": ""}},
+        "documents": {"path": "/data/documents"},
+    }
+    assert list(out_of_reach(run_file(**none, **servers))) == []
+    lines = list(out_of_reach(run_file(**none | {"documents": {"path": "/state/documents"}})))
+    assert [line.partition(":")[0] for line in lines] == [
+        "documents.path",
+        "register.registry_url",
+        "register.tracking_uri",
+    ]
+    assert all("platform.pool.state_claim names none; " in line for line in lines)
+    with pytest.raises(ValueError, match=r"so tasks share nothing; name a volume claim, or a place such as s3://"):
+        run_file(**none | {"run": {"name": "t"}})
+
+
 @pytest.mark.parametrize("overlay", ["dev", "a100"])
 def test_the_run_files_of_the_overlays_name_what_the_cluster_has(overlay: str) -> None:
     assert list(out_of_reach(load_run_file(ROOT / "manifests" / "overlays" / overlay / "run.yaml"))) == []

@@ -13,7 +13,7 @@ import pytest
 
 from iar.config import PlatformSection, TrainingSection
 from iar.errors import ExitCode, PermanentError, TemporaryError
-from iar.services import train_worker
+from iar.services import train_worker, training_job
 from iar.services.distributed import World, join, run_processes, termination_noticed
 from iar.services.trainer import TrainingJob, rank_failure, train
 from tests.services import uneven_rank
@@ -110,7 +110,7 @@ def test_pods_of_a_pytorchjob_train_what_torchrun_trains(tiny_model_folder: Path
     ranks = [start_rank(tmp_path / "job", rank, 2, port) for rank in range(2)]
     for rank in ranks:
         assert rank.wait(timeout=600) == 0
-    result = json.loads((tmp_path / "job" / train_worker.RESULT).read_text())
+    result = json.loads((tmp_path / "job" / training_job.RESULT).read_text())
     assert result["digest"] == here.digest and result["ranks"] == 2
 
 
@@ -121,7 +121,9 @@ def test_the_memory_that_is_told_is_that_of_the_rank_with_the_most(
     (tmp_path / "out").mkdir()
     TrainingJob(tiny_model_folder, SETTINGS, 5, tmp_path / "out", "ddp").write(tmp_path / "job", ROWS)
     log = tmp_path / "log.txt"
-    assert run_processes(uneven_rank.__name__, tmp_path / "job", 2, log, lambda: None) == 0, log.read_text()[-3000:]
+    assert run_processes(uneven_rank.__name__, str(tmp_path / "job"), 2, log, lambda: None) == 0, log.read_text()[
+        -3000:
+    ]
     peaks = json.loads((tmp_path / "job" / "peaks.json").read_text())
     assert peaks["told"] > peaks["own"] + uneven_rank.BALLAST / 2
 
@@ -160,7 +162,7 @@ def test_a_rank_that_is_killed_is_a_temporary_error(tiny_model_folder: Path, tmp
 
 def test_what_a_rank_says_of_itself_goes_before_what_its_peers_saw(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("a line\n")
-    lost = {"rank": 0, "kind": train_worker.LOST, "message": "Connection closed by peer"}
+    lost = {"rank": 0, "kind": training_job.LOST, "message": "Connection closed by peer"}
     (tmp_path / "error-0.json").write_text(json.dumps(lost))
     assert isinstance(rank_failure(tmp_path), TemporaryError)
     bug = {"rank": 1, "kind": "bug", "message": "unexpected ValueError: no"}

@@ -9,8 +9,10 @@ import pytest
 import yaml
 
 from iar import cli
-from iar.config import RunFile
+from iar.config import PlatformSection, RunFile
+from iar.services.cluster_api import ClusterApi
 from iar.services.doctor_cluster import examine_cluster
+from iar.services.doctor_pool import check_storage
 from iar.services.findings import Check
 from tests.services.cluster_emulator import Cluster, config, emulated
 from tests.services.kfp_double import KfpDouble, served
@@ -238,6 +240,24 @@ def test_the_state_volume_must_exist_and_fit_parallel_tasks(cluster: Cluster, kf
     default = {"metadata": {"name": "fast", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}
     cluster.objects["storage.k8s.io/v1/storageclasses", None, "fast"] = default
     assert look(kfp)["storage"].detail.endswith("in namespace iar; default class fast")
+
+
+def test_with_a_store_a_job_needs_no_claim_and_without_a_claim_no_task_does(cluster: Cluster, kfp: KfpDouble) -> None:
+    cluster.objects["v1/persistentvolumeclaims", "iar", "iar-state"] = claim("Bound", "ReadWriteOnce")
+    api = ClusterApi("iar")
+
+    def found(store: str, **pool: object) -> tuple[str, str]:
+        platform = PlatformSection.model_validate({"processes": 2, "pool": {"nodes": 2} | pool})
+        check = check_storage(api, platform, store)
+        assert check.status == "pass" or check.fix
+        return check.status, check.detail
+
+    shared = "iar-state is Bound, ReadWriteOnce"
+    assert found("") == ("fail", f"{shared}: the 2 pods of a job must share it from as many nodes")
+    assert found("s3://models/iar") == ("pass", shared)
+    del cluster.objects["v1/persistentvolumeclaims", "iar", "iar-state"]
+    none = "no volume claim is needed: tasks and jobs have disks of their own, and s3://models/iar"
+    assert found("s3://models/iar", state_claim="") == ("pass", none)
 
 
 def test_without_a_cluster_the_other_servers_are_still_looked_at(

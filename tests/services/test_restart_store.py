@@ -21,7 +21,8 @@ from tests.services.s3_server import BUCKET, PLACE, Request, S3Server, error
 from tests.training_rows import ROWS
 
 ROOT = Path(__file__).parents[2]
-HERE = f"{PLACE}/restart/inject-0123"
+NODE = "manifest-0-of-1.json"
+HERE = f"{PLACE}/trainings/inject-0123"
 SETTINGS = TrainingSection(epochs=2, learning_rate=1e-3, batch_size=3, micro_batch_tokens=40, checkpoint_seconds=1e-9)
 
 
@@ -32,7 +33,7 @@ def ignore(step: int, steps: int, note: str) -> None:
 def points(folder: Path, keep: int = 2) -> RestartPoints:
     folder.mkdir(exist_ok=True)
     (folder / "steps.jsonl").touch()
-    store = PointStore(HERE, keep, folder / "restart", folder / "steps.jsonl")
+    store = PointStore(f"{HERE}/restart", keep, folder / "restart", folder / "steps.jsonl")
     return RestartPoints(folder / "restart", keep, {"seed": 5}, World(), store)
 
 
@@ -43,7 +44,7 @@ def save(to: RestartPoints, step: int) -> None:
 
 
 def steps_in(server: S3Server) -> list[str]:
-    names = [name for name in server.names() if name.endswith("/manifest.json")]
+    names = [name for name in server.names() if NODE in name]
     return [name.split("/")[-2].removeprefix("step-0000000") for name in names]
 
 
@@ -124,13 +125,14 @@ def test_a_point_whose_bytes_were_changed_is_passed_over_for_the_one_before(
     for step in (1, 2):
         save(first, step)
         first.wait()
-    for name in s3.names("team/iar/restart/inject-0123/step-00000002/"):
-        if not name.endswith("manifest.json"):
+    for name in s3.names("team/iar/trainings/inject-0123/restart/step-00000002/"):
+        if NODE not in name:
             size = s3.client().head_object(Bucket=BUCKET, Key=name)["ContentLength"]
             s3.client().put_object(Bucket=BUCKET, Key=name, Body=b"?" * size)
     assert value(points(tmp_path / "b")) == 1.0
     assert (
-        "restart point passed over: s3://store/team/iar/restart/inject-0123/step-00000002/" in capsys.readouterr().err
+        "restart point passed over: s3://store/team/iar/trainings/inject-0123/restart/step-00000002/"
+        in capsys.readouterr().err
     )
 
 
@@ -139,7 +141,7 @@ def test_half_an_upload_is_never_taken_up(s3: S3Server, tmp_path: Path) -> None:
     save(first, 1)
     first.wait()
     s3.before = lambda request: (
-        error("AccessDenied", "403 Forbidden") if request.path.endswith("step-00000002/manifest.json") else None
+        error("AccessDenied", "403 Forbidden") if request.path.endswith(f"step-00000002/{NODE}") else None
     )
     save(first, 2)
     first.wait()
@@ -221,7 +223,7 @@ def test_two_ranks_upload_one_point_and_one_rank_takes_it_up(
     platform = PlatformSection(processes=2)
     with pytest.raises(KeyboardInterrupt):
         train(tiny_model_folder, ROWS, settings, 5, tmp_path / "a", interrupt_once(s3), platform, store=HERE)
-    first = next(name for name in s3.names() if name.endswith("/manifest.json"))
+    first = next(name for name in s3.names() if NODE in name)
     told = json.loads(s3.client().get_object(Bucket=BUCKET, Key=first)["Body"].read())
     names = {file["path"] for file in told["files"]}
     assert {"state-0-of-2.safetensors", "state-1-of-2.safetensors", "point.json", "steps.jsonl"} <= names

@@ -75,6 +75,25 @@ def test_rerun_starts_the_next_one_and_run_rerun_names_one(kfp: KfpDouble) -> No
     assert send(kfp, run_file(rerun=1)).run.name == f"{run_id}-rerun-1" and len(kfp.runs) == 3
 
 
+def test_two_runs_that_a_killed_submitter_left_are_both_told_and_one_counts(kfp: KfpDouble) -> None:
+    run_id, cluster = run_file().run_id, Kubeflow(kfp.url, "", "iar")
+    first = kfp.add_run(run_id, state="PENDING")
+    second = kfp.add_run(run_id, state="RUNNING")
+    told = f"goes on more than once; {first.run_id} counts: terminate {second.run_id} in the UI"
+
+    def look() -> tuple[Submission, Finding]:
+        (finding,) = reconcile({Path("a.yaml"): run_file()}, compiled, lambda name: cluster, "", False)
+        return send(kfp, run_file()), finding
+
+    done, finding = look()
+    assert (done.started, done.run.id) == (False, first.run_id)
+    assert done.drift.startswith(told) and finding.drift.startswith(told)
+    kfp.run_service_terminate_run(first.run_id)
+    done, finding = look()
+    assert (done.run.id, done.drift) == (second.run_id, ""), "what goes on counts, not what was terminated"
+    assert len(kfp.runs) == 2, "none is started and none is ended by us"
+
+
 def too_large(**run: object) -> RunFile:
     """Return a run file whose training takes 655 GB of a GPU of 40 GB."""
     platform = {"backend": "kubeflow", "processes": 8, "training_engine": "ddp"}

@@ -75,7 +75,7 @@ def test_ranks_together_have_the_gradient_of_plain_autograd(
     monkeypatch.chdir(ROOT)
     job = tmp_path / "job.json"
     job.write_text(json.dumps({"engine": engine, "model": str(tiny_model_folder)}))
-    code = run_processes("tests.services.gradient_worker", job, ranks, tmp_path / "log.txt", lambda: None)
+    code = run_processes("tests.services.gradient_worker", str(job), ranks, tmp_path / "log.txt", lambda: None)
     assert code == 0, (tmp_path / "log.txt").read_text()[-3000:]
 
     losses = json.loads((tmp_path / "losses.json").read_text())

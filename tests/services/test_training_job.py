@@ -13,7 +13,7 @@ import torch
 from iar.config import PlatformSection, PoolSection, TrainingSection
 from iar.errors import UserError
 from iar.records import write_json
-from iar.services import jobs, train_worker
+from iar.services import jobs, training_job
 from iar.services.task_settings import hand_on
 from iar.services.trainer import train
 from tests.services.kube import World, emulator
@@ -90,4 +90,4 @@ def test_what_a_rank_says_of_its_end_is_raised(
     monkeypatch.setattr(operator, "rank_error", "training: no room")
     with pytest.raises(UserError, match=r"^training: no room"):
         train(tiny_model_folder, ROWS, SETTINGS, 5, tmp_path / "work", lambda *_: None, PLATFORM)
-    assert not list((tmp_path / "work" / "job").glob(train_worker.RESULT))
+    assert not list((tmp_path / "work" / "job").glob(training_job.RESULT))

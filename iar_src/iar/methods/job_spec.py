@@ -69,7 +69,10 @@ class TaskSettings:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """One training: who it is, what each of its pods runs, and on which pool."""
+    """One training: who it is, what each of its pods runs, and on which pool.
+
+    `scratch_gb`: GiB of each node's own disk, where inputs come from a store; 0 = the task's state volume.
+    """
 
     name: str
     key: str
@@ -78,6 +81,7 @@ class JobSpec:
     processes_per_node: int
     pool: PoolSection
     given: TaskSettings = TaskSettings()
+    scratch_gb: int = 0
 
     @property
     def kind(self) -> JobKind:
@@ -110,10 +114,14 @@ def job_name(place: str) -> str:
     return f"iar-{readable[: NAME_CHARACTERS - len('iar--') - len(digest)].strip('-')}-{digest}"
 
 
-def training_job(place: str, command: Iterable[str], platform: PlatformSection, given: TaskSettings) -> JobSpec:
-    """Return the job that trains into the folder `place`: the same folder is the same training."""
-    processes = platform.processes // platform.pool.nodes
-    return JobSpec(job_name(place), digest_json(place), tuple(command), platform.image, processes, platform.pool, given)
+def training_job(
+    place: str, command: Iterable[str], platform: PlatformSection, given: TaskSettings, scratch_gb: int = 0
+) -> JobSpec:
+    """Return the job that trains into `place`, a folder or a place in a store: the same place is the same training."""
+    processes, key = platform.processes // platform.pool.nodes, digest_json(place)
+    return JobSpec(
+        job_name(place), key, tuple(command), platform.image, processes, platform.pool, given, scratch_gb
+    )  # fmt: skip
 
 
 def pytorchjob(spec: JobSpec) -> Manifest:
@@ -190,8 +198,11 @@ def _pod(spec: JobSpec) -> Manifest:
     shared_memory = {"medium": "Memory", "sizeLimit": f"{spec.pool.shared_memory_gb:g}Gi"}
     volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}, {"name": "shm", "emptyDir": shared_memory}]
     mounts = [{"name": "tmp", "mountPath": "/tmp"}, {"name": "shm", "mountPath": "/dev/shm"}]
-    if STATE not in {mount["mountPath"] for mount in spec.given.mounts}:
-        volumes.append({"name": "state", "persistentVolumeClaim": {"claimName": spec.pool.state_claim}})
+    given_mounts, given_volumes = _given_volumes(spec)
+    if STATE not in {mount["mountPath"] for mount in given_mounts}:
+        claim = {"persistentVolumeClaim": {"claimName": spec.pool.state_claim}}
+        scratch = {"emptyDir": {"sizeLimit": f"{spec.scratch_gb}Gi"}}
+        volumes.append({"name": "state"} | (scratch if spec.scratch_gb else claim))
         mounts.append({"name": "state", "mountPath": STATE})
     identity = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
     confined = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
@@ -202,11 +213,11 @@ def _pod(spec: JobSpec) -> Manifest:
         "nodeSelector": dict(spec.given.node_selector) or spec.pool.node_selector,
         "tolerations": list(spec.given.tolerations) or tolerated,
         "affinity": spec.given.affinity or _together(spec),
-        "volumes": volumes + list(spec.given.volumes),
+        "volumes": volumes + given_volumes,
         "containers": [
             {
                 "name": spec.kind.container,
-                "volumeMounts": mounts + list(spec.given.mounts),
+                "volumeMounts": mounts + given_mounts,
                 "securityContext": confined,
             }
         ],
@@ -214,6 +225,13 @@ def _pod(spec: JobSpec) -> Manifest:
     # Training asks nothing of the Kubernetes API. A TrainJob leaves this to its runtime.
     account = {"automountServiceAccountToken": False} if spec.pool.job == "pytorchjob" else {}
     return {key: value for key, value in pod.items() if value} | account
+
+
+def _given_volumes(spec: JobSpec) -> tuple[list[Manifest], list[Manifest]]:
+    """Return the task's mounts and volumes; its state volume is not for a job that has a disk of its own."""
+    mounts = [mount for mount in spec.given.mounts if not (spec.scratch_gb and mount["mountPath"] == STATE)]
+    left_out = {mount["name"] for mount in spec.given.mounts} - {mount["name"] for mount in mounts}
+    return mounts, [volume for volume in spec.given.volumes if volume["name"] not in left_out]
 
 
 def _pod_metadata(spec: JobSpec) -> Manifest:
@@ -257,7 +275,9 @@ def _resources(spec: JobSpec) -> Manifest:
         amounts[pool.gpu] = str(processes)
     given = spec.given.resources
     limits = amounts | (given.get("limits") or {})
-    return {"limits": limits, "requests": limits | (given.get("requests") or {})}
+    # Asked for, so that the node has it; the limit is that of the volume.
+    disk = {"ephemeral-storage": f"{spec.scratch_gb}Gi"} if spec.scratch_gb else {}
+    return {"limits": limits, "requests": limits | disk | (given.get("requests") or {})}
 
 
 def _run_seconds(spec: JobSpec) -> int:

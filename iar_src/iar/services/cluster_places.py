@@ -7,7 +7,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from iar.config import Endpoint, RunFile
 from iar.methods.explain import redact
+from iar.methods.job_spec import STATE
 
+DOCUMENTS = "documents.path"
 IN_IMAGES = "examples"  # the one folder in the working directory of our images
 
 
@@ -19,6 +21,8 @@ def out_of_reach(run_file: RunFile) -> Iterator[str]:
                 f"{key}: {place} is relative, and of such places a pod has only {IN_IMAGES}/, which the images carry; "
                 "write its absolute path on the state volume, such as /state/documents"
             )
+    if not run_file.platform.pool.state_claim:
+        yield from _on_no_volume(run_file)
     for key, url in _servers(run_file):
         if _is_here(url):
             yield (
@@ -27,25 +31,44 @@ def out_of_reach(run_file: RunFile) -> Iterator[str]:
             )
 
 
+def _on_no_volume(run_file: RunFile) -> Iterator[str]:
+    """Yield a line a place on the state volume, where tasks have none."""
+    for key, place in _places(run_file).items():
+        if Path(place).is_relative_to(STATE):
+            yield (
+                f"{key}: {place} is on the state volume, and platform.pool.state_claim names none; put it into an "
+                "image of your own, name it by its id on the hub, or name a claim"
+            )
+    for key in ("registry_url", "tracking_uri"):
+        if not getattr(run_file.register, key):
+            yield (
+                f"register.{key}: empty is a file on the state volume, and platform.pool.state_claim names none; name "
+                "a server, or a claim"
+            )
+
+
 def _files(run_file: RunFile) -> Iterator[tuple[str, str]]:
     """Yield key and value of every relative path; documents are a folder always, the others may be names and ids."""
-    if not Path(run_file.documents.path).is_absolute():
-        yield "documents.path", run_file.documents.path
+    for key, place in _places(run_file).items():
+        path = Path(place)
+        named = len(path.parts) <= 2 and path.suffix not in (".json", ".jsonl") and not place.startswith((".", "~"))
+        if not path.is_absolute() and (key == DOCUMENTS or not named):
+            yield key, place
+
+
+def _places(run_file: RunFile) -> dict[str, str]:
+    """Return what may name a file or folder, by key."""
     settings, baselines = run_file.evaluate, run_file.baselines
-    places = {
+    return {
+        DOCUMENTS: run_file.documents.path,
         "model.source": run_file.model.source,
         "evaluate.ifeval": settings.ifeval,
         "evaluate.mmlu": settings.mmlu,
         "evaluate.msbench": settings.msbench,
         "baselines.replay_data": baselines.replay_data,
         "baselines.cpt_model": baselines.cpt_model,
+        **{f"qa_build.evals[{number}]": place for number, place in enumerate(run_file.qa_build.evals)},
     }
-    evals = ((f"qa_build.evals[{number}]", place) for number, place in enumerate(run_file.qa_build.evals))
-    for key, place in (*places.items(), *evals):
-        path = Path(place)
-        named = len(path.parts) <= 2 and path.suffix not in (".json", ".jsonl") and not place.startswith((".", "~"))
-        if not path.is_absolute() and not named:
-            yield key, place
 
 
 def _in_images(place: str) -> bool:

@@ -17,15 +17,27 @@ from iar.services.model_shapes import SHAPES, ModelShape, shape_of
 from iar.services.telemetry import FlopShape, named_peak, training_flops
 from iar.services.workload import BYTES_PER_TOKEN, HUB_ROWS, Workload, tokens
 
-# Shares of the device's bfloat16 peak. Training: what 3B to 8B models reach with checkpointing. Generation waits for
-# memory, not for products: 64 replies at once by transformers.
-TRAINING_MFU, GENERATION_MFU = 0.35, 0.03
 TEMPLATE_TOKENS = 30.0  # of the chat template and the instruction of a row
 SKELETON_SHARE = 0.35  # of its document, as in the example
 PREFIX_SHARE = 0.35  # the mean of a continuation's prefix, which is 10 to 60 %
 THIRD_RATE = 0.3  # the paper's first two judges differ on 29 % of the replies
 VERDICT_TOKENS = 100.0  # of a judge's or certifier's reason with its verdict
 REFERENCES = 3  # theta_0, vanilla, theta_IA
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Shares of the device's bfloat16 peak that are reached.
+
+    Training: what 3B to 8B models reach with checkpointing. Generation waits for memory, not for products: 64 replies
+    at once by transformers.
+    """
+
+    training: float = 0.35
+    generation: float = 0.03
+
+
+REACHED = Reached()
 
 
 @dataclass(frozen=True)
@@ -67,7 +79,7 @@ class _Training:
         return _Training(self.tokens + other.tokens, self.targets + other.targets, longer)
 
 
-def estimate(run_file: RunFile, work: Workload) -> Estimate:
+def estimate(run_file: RunFile, work: Workload, reached: Reached = REACHED) -> Estimate:
     """Return the cost of a run on this workload. Raises UserError where nothing tells the model's size."""
     source, assumed = run_file.model.source, []
     shape = shape_of(run_file.model)
@@ -79,8 +91,8 @@ def estimate(run_file: RunFile, work: Workload) -> Estimate:
             f"model.source: nothing on this machine tells the size of {source}; download it once, or give its folder"
         )
     device, peak = pool_device(run_file)
-    tasks = tuple(_Estimator(run_file, work, shape, peak).tasks())
-    assumptions = (*_assumptions(run_file, work, peak), *assumed)
+    tasks = tuple(_Estimator(run_file, work, shape, peak, reached).tasks())
+    assumptions = (*_assumptions(run_file, work, peak, reached), *assumed)
     return Estimate(run_file.run_id, device, peak, work.counted, tasks, assumptions)
 
 
@@ -103,8 +115,10 @@ def pool_device(run_file: RunFile) -> tuple[str, float | None]:
 class _Estimator:
     """The tasks of one run file, in the order of the pipeline."""
 
-    def __init__(self, run_file: RunFile, work: Workload, shape: ModelShape, peak: float | None) -> None:
-        self._file, self._work, self._shape, self._peak = run_file, work, shape, peak
+    def __init__(
+        self, run_file: RunFile, work: Workload, shape: ModelShape, peak: float | None, reached: Reached
+    ) -> None:
+        self._file, self._work, self._shape, self._peak, self._reached = run_file, work, shape, peak, reached
         blocks, head = shape.layers * shape.layer_parameters, shape.hidden * shape.vocabulary
         self._flop_shape = FlopShape(blocks, head, shape.layers, shape.queries)
 
@@ -167,7 +181,7 @@ class _Estimator:
 
     def _trained(self, task: str, training: _Training) -> TaskCost:
         flops = training_flops(self._flop_shape, training.tokens, training.targets, training.row)
-        return TaskCost(task, round(training.tokens), flops, self._hours(flops, TRAINING_MFU), 0)
+        return TaskCost(task, round(training.tokens), flops, self._hours(flops, self._reached.training), 0)
 
     def _evaluated(self, task: str, models: int, questions: int, general: bool) -> TaskCost:
         settings, work = self._file.evaluate, self._work
@@ -191,7 +205,7 @@ class _Estimator:
 
     def _generated(self, task: str, prompts: float, written: float, llm_tokens: float) -> TaskCost:
         flops = 2.0 * self._shape.matrix_parameters * (prompts + written)
-        return TaskCost(task, round(written), flops, self._hours(flops, GENERATION_MFU), round(llm_tokens))
+        return TaskCost(task, round(written), flops, self._hours(flops, self._reached.generation), round(llm_tokens))
 
     def _votes(self) -> float:
         """Return the votes of LLMs on a reply: rules cost nothing."""
@@ -243,13 +257,13 @@ def _prompt_tokens(*names: str) -> float:
     return sum(tokens(prompt.system) + tokens(prompt.user) for prompt in prompts)
 
 
-def _assumptions(run_file: RunFile, work: Workload, peak: float | None) -> Iterator[str]:
+def _assumptions(run_file: RunFile, work: Workload, peak: float | None, reached: Reached) -> Iterator[str]:
     if peak is None:
         yield "GPU-hours are unknown: platform.pool.node_selector names no GPU whose peak is known"
     else:
         yield (
-            f"{peak / 1e12:.0f} TFLOP/s in bfloat16 a GPU, of which training reaches {TRAINING_MFU:.0%} and "
-            f"generation {GENERATION_MFU:.0%}"
+            f"{peak / 1e12:.0f} TFLOP/s in bfloat16 a GPU, of which training reaches {reached.training:.0%} and "
+            f"generation {reached.generation:.0%}"
         )
     yield f"{BYTES_PER_TOKEN:g} bytes of text a token"
     if not work.counted:

@@ -29,11 +29,17 @@ class World:
     rank: int = 0
     ranks: int = 1
     local_rank: int = 0
+    node: int = 0
+    nodes: int = 1
 
     @property
     def first(self) -> bool:
         """Whether this process writes what is written once."""
         return self.rank == 0
+
+    def tends(self, own_disks: bool) -> bool:
+        """Whether this process looks after its folder: one of all ranks, or of its node's where each has a disk."""
+        return self.local_rank == 0 if own_disks else self.first
 
     @property
     def device(self) -> "torch.device":
@@ -90,7 +96,8 @@ def join() -> World:
 
     import torch
 
-    world = World(int(os.environ["RANK"]), ranks, int(os.environ.get("LOCAL_RANK", "0")))
+    node, nodes = int(os.environ.get("GROUP_RANK", "0")), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+    world = World(int(os.environ["RANK"]), ranks, int(os.environ.get("LOCAL_RANK", "0")), node, nodes)
     if torch.cuda.is_available():
         torch.cuda.set_device(world.local_rank)
     backend = "nccl" if torch.cuda.is_available() else "gloo"
@@ -135,7 +142,7 @@ def termination_noticed() -> Iterator[threading.Event]:
         signal.signal(signal.SIGTERM, before)
 
 
-def torchrun(module: str, argument: Path, processes: int, nodes: int = 1, grace_seconds: int = 30) -> list[str]:
+def torchrun(module: str, argument: str, processes: int, nodes: int = 1, grace_seconds: int = 30) -> list[str]:
     """Return what Python is called with to run `module argument` in `processes` ranks on each of `nodes` nodes.
 
     On several nodes their operator tells torchrun the rest (PET_NODE_RANK, PET_MASTER_ADDR, PET_MASTER_PORT). Ranks
@@ -143,10 +150,10 @@ def torchrun(module: str, argument: Path, processes: int, nodes: int = 1, grace_
     """
     options = [f"--nnodes={nodes}", f"--nproc-per-node={processes}", "--max-restarts=0"]
     options.append(f"--shutdown-timeout={grace_seconds}")
-    return ["-m", "torch.distributed.run", *options, "-m", module, str(argument)]
+    return ["-m", "torch.distributed.run", *options, "-m", module, argument]
 
 
-def run_processes(module: str, argument: Path, processes: int, log: Path, watch: Callable[[], None]) -> int:
+def run_processes(module: str, argument: str, processes: int, log: Path, watch: Callable[[], None]) -> int:
     """Run `python -m module argument` in `processes` local ranks to their end; return torchrun's exit code.
 
     `watch` is called about every tenth of a second. SIGTERM is passed on, and the ranks given time to save; whatever

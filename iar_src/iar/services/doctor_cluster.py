@@ -57,7 +57,8 @@ def _with_api(namespace: str, look: Callable[[ClusterApi], Iterator[Check]]) -> 
 
 def _examine_api(cluster: ClusterApi, run_file: RunFile | None) -> Iterator[Check]:
     platform = run_file.platform if run_file else PlatformSection()
-    yield from examine_pool(cluster, platform, named=run_file is not None)
+    store = run_file.run.store if run_file else ""
+    yield from examine_pool(cluster, platform, run_file is not None, store)
     by_gitops = ("pipelines.kubeflow.org", ("v2beta1",), "pipelineversions", "pipelines by GitOps", False)
     yield from guarded("pipelineversions", partial(check_kind, cluster, *by_gitops))
     yield from check_orphans(cluster, reap=False)

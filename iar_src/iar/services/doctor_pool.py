@@ -25,8 +25,11 @@ JOB_VERBS = ("create", "get", "watch", "patch", "delete")
 POD_RIGHTS = (("pods", ("get", "list", "watch")), ("pods/log", ("get",)))
 
 
-def examine_pool(cluster: ClusterApi, platform: PlatformSection, named: bool) -> Iterator[Check]:
-    """Yield every finding about the pool; `named` = it is that of a run file, so what it names must be there."""
+def examine_pool(cluster: ClusterApi, platform: PlatformSection, named: bool, store: str) -> Iterator[Check]:
+    """Yield every finding about the pool; `named` = it is that of a run file, so what it names must be there.
+
+    With a `store` jobs mount no claim.
+    """
     pool = platform.pool
     kind = KINDS[pool.job]
     yield from guarded("rights", lambda: check_rights(cluster, kind))
@@ -36,7 +39,7 @@ def examine_pool(cluster: ClusterApi, platform: PlatformSection, named: bool) ->
     yield from guarded("localqueues", queues)
     yield from guarded("queues", lambda: check_queues(cluster, pool.queue, named))
     yield from guarded("gpus", lambda: check_gpus(cluster, platform) if named else count_gpus(cluster))
-    yield from guarded("storage", lambda: check_storage(cluster, pool.state_claim, platform.candidate_shards))
+    yield from guarded("storage", lambda: check_storage(cluster, platform, store))
     if named:
         yield from check_references(cluster, pool, kind)
 
@@ -162,8 +165,13 @@ def _amount(node: dict[str, Any], gpu: str) -> int:
     return int(node.get("status", {}).get("allocatable", {}).get(gpu, 0))
 
 
-def check_storage(cluster: ClusterApi, name: str, shards: int) -> Check:
-    """Find the state volume, bound, and writable from several nodes where tasks run in parallel."""
+def check_storage(cluster: ClusterApi, platform: PlatformSection, store: str) -> Check:
+    """Find the state volume, bound, and writable from several nodes where tasks or a job's pods are on several."""
+    name, shards, nodes = platform.pool.state_claim, platform.candidate_shards, platform.pool.nodes
+    if not name:
+        return Check(
+            "storage", "pass", f"no volume claim is needed: tasks and jobs have disks of their own, and {store}"
+        )
     try:
         claim = cluster.get(f"/api/v1/namespaces/{cluster.namespace}/persistentvolumeclaims/{name}")
     except Forbidden as error:
@@ -180,6 +188,9 @@ def check_storage(cluster: ClusterApi, name: str, shards: int) -> Check:
     if shards > 1 and not modes & SHARED:
         fix = "use a ReadWriteMany class, or set platform.candidate_shards to 1"
         return Check("storage", "warn", f"{detail}: {shards} parallel tasks must share one node", fix)
+    if nodes > 1 and not store and not modes & SHARED:
+        fix = "use a ReadWriteMany class, or set run.store, with which jobs mount no claim"
+        return Check("storage", "fail", f"{detail}: the {nodes} pods of a job must share it from as many nodes", fix)
     return Check("storage", "pass", detail)
 
 

@@ -98,6 +98,8 @@ def execute(
             manifest = _produce(task, progress)
             if task.store:
                 manifest = task.store.keep(manifest, progress.update)
+                if task.run_file.platform.backend == "kubeflow":
+                    task.store.forget_training(task.name, task.key)
         ref = task.workspace.ref(task.name, task.key)
         _record(task, manifest, ref, reused)
     progress.done(manifest.seconds, reused)

@@ -24,6 +24,7 @@ HEALTHZ = ("/apis/v2beta1/healthz", "/apis/v1beta1/healthz")
 # How long the run that goes first waits for one that was started at the same time to be taken back.
 YIELD_SECONDS = 30.0
 LOOK_SECONDS = 1.0
+LOST = ("failed", "canceled")
 ENDED = ("succeeded", "failed", "canceled", "skipped")
 
 
@@ -119,12 +120,22 @@ class Kubeflow:
         return sorted((self._cluster_run(run) for run in found), key=lambda run: (run.created, run.id))
 
     def attempts(self, run_id: str) -> dict[int, ClusterRun]:
-        """Return the runs of a run file by rerun number, 0 the first. Of several at once the oldest counts."""
+        """Return the runs of a run file by rerun number, 0 the first.
+
+        Of several of one number the oldest counts that has not failed, else the oldest.
+        """
         attempts: dict[int, ClusterRun] = {}
-        for run in self.runs(run_id):
+        for run in sorted(self.runs(run_id), key=lambda run: run.state in LOST):
             if match := re.fullmatch(rf"{re.escape(run_id)}(?:{RERUN}([1-9]\d*))?", run.name):
                 attempts.setdefault(int(match[1] or 0), run)
         return attempts
+
+    def twins(self, run: ClusterRun) -> list[ClusterRun]:
+        """Return the other runs of the same name that have not ended.
+
+        There is one where a submitter was killed after it started a run and before it looked who else had.
+        """
+        return [one for one in self.runs(run.name) if one.name == run.name and one.id != run.id and one.active]
 
     def version(self, pipeline: str, version: str, ir: Path) -> Version:
         """Return the compiled pipeline of this name, uploaded where it is missing."""

@@ -296,7 +296,8 @@ def _too_long(spec: JobSpec) -> IarError:
 
 
 def _without_result(spec: JobSpec) -> IarError:
+    shared = f"mount the same volume, claim {spec.pool.state_claim}"
+    where = "reach the same store, run.store" if spec.scratch_gb else shared
     return PermanentError(
-        f"training job {spec.name}: succeeded, but left no result; its pods and this task must mount the same volume, "
-        f"claim {spec.pool.state_claim}"
+        f"training job {spec.name}: succeeded, but left no result; its pods and this task must {where}"
     )

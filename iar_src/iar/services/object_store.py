@@ -133,6 +133,12 @@ class Bucket:
                 if _code(error) != "NoSuchUpload":
                     raise
 
+    def clear(self, prefix: str) -> None:
+        """Delete all objects below `prefix`, and the uploads in parts that were begun there."""
+        self.delete(sorted(self.sizes(prefix)))
+        for name, upload in self.unfinished(prefix).items():
+            self.abort(name, upload)
+
     def upload(self, path: Path, name: str) -> None:
         """Write a file of at most PART_BYTES as one object."""
         with self._explained("writing", name):

@@ -53,35 +53,49 @@ class RestartPoints:
     """The restart points of one training under one folder, the newest `keep` of them; a half-written one is never seen.
 
     `identity` says which training they belong to: rows, seed, batch size and so on. With a `store`, which only the
-    first rank has, they are uploaded while the training goes on.
+    rank has that tends the folder, they are uploaded while the training goes on. With `own_disks` each node has a
+    folder of its own with its ranks' shares: only the store has whole points of several nodes.
     """
 
     def __init__(
-        self, folder: Path, keep: int, identity: Mapping[str, Any], world: World, store: "PointStore | None" = None
+        self,
+        folder: Path,
+        keep: int,
+        identity: Mapping[str, Any],
+        world: World,
+        store: "PointStore | None" = None,
+        own_disks: bool = False,
     ) -> None:
         self.folder = folder
         self.keep = keep
         self.identity = dict(identity)
         self.world = world
         self.store = store
+        self.tends = world.tends(own_disks)
+        self.apart = own_disks and world.nodes > 1
 
-    def save(self, step: int, tensors: "Callable[[], Mapping[str, torch.Tensor]]") -> None:
-        """Write the state after `step` steps; every rank calls this and writes its own share of the tensors."""
+    def save(self, step: int, tensors: "Callable[[], Mapping[str, torch.Tensor]]", last: bool = False) -> None:
+        """Write the state after `step` steps; every rank calls this and writes its own share of the tensors.
+
+        `last`: the training ends after it, and waits until the store has it.
+        """
         from safetensors.torch import save_file
 
         target = self.folder / f"step-{step:08d}"
         part = target.with_suffix(".part")
-        if self.world.first:
+        if self.tends:
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
+        # Of nodes apart each sends its own share, so that all must send the same points.
+        sent = last or not self.apart or not self.world.any([self.store is not None and self.store.busy])[0]
         self.world.barrier()
         share = part / f"state-{self.world.rank}-of-{self.world.ranks}.safetensors"
         save_file({name: tensor.contiguous() for name, tensor in tensors().items()}, share)
         sync(share)
         self.world.barrier()
-        if self.world.first:
+        if self.tends:
             self._complete(step, part, target)
-        if self.store:
+        if self.store and sent:
             self.store.take(target)
         self.world.barrier()
 
@@ -104,7 +118,9 @@ class RestartPoints:
         """
         from safetensors import safe_open
 
-        if self.store:
+        if self.apart:
+            self._bring_to_all()
+        elif self.store:
             self.store.restore(next(iter(self._whole()), None))
         self.world.barrier()
         folders = self._whole()
@@ -123,6 +139,17 @@ class RestartPoints:
             file: Any = safe_open(path, framework="pt")
             file_by_name |= dict.fromkeys(file.keys(), file)
         return RestartPoint(point["step"], folder, file_by_name)
+
+    def _bring_to_all(self) -> None:
+        """Bring the newest whole point of the store to every node, the same one to all."""
+        if self.tends:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        for step in self.world.gather(self.store.steps() if self.store and self.world.first else []):
+            lacking = self.store is not None and not self.store.bring(step)
+            if not self.world.any([lacking])[0]:
+                return
+            if self.tends:
+                shutil.rmtree(self.folder / step, ignore_errors=True)
 
     def wait(self) -> None:
         """Return when the newest point is in the store, if there is one; every rank calls this."""

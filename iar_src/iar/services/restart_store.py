@@ -1,37 +1,45 @@
 """The restart points of one training in an object store, brought there by a thread while the training goes on.
 
-PLACE/step-00000120/<SHA-256>, manifest.json      as an artifact's files; the manifest is written last
+PLACE/step-00000120/<SHA-256>, manifest-0-of-1.json      as an artifact's files; the manifest is written last
+
+Of a training on several nodes without a common folder each node brings the shares of its ranks, with a manifest of its
+own; the point is whole when all are there.
 
 A point is linked aside first, so that the training may drop its own. One is on its way at a time, and only the newest
 waits: a slow network costs points, never steps.
 """
 
-import json
+import re
 import shutil
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from iar.errors import IarError, PermanentError
-from iar.records import from_json, to_json
 from iar.services.linking import link_tree
 from iar.services.object_store import Bucket
-from iar.services.store import get_folder, put_folder
-from iar.services.workspace import MANIFEST, STEPS, StoredFile, stored_files
+from iar.services.store import file_list, get_folder, listed_files, put_folder
+from iar.services.workspace import STEPS, stored_files
+
+NODE = re.compile(r"(step-\d+)/manifest-(\d+)-of-(\d+)\.json")
+SHARES = "state-*.safetensors"
 
 
 class PointStore:
-    """The points below `place` such as s3://bucket/prefix/restart/inject-0123, the newest `keep` of them.
+    """The points below `place` such as s3://bucket/prefix/trainings/inject-0123/restart, the newest `keep` of them.
 
-    `folder` is where the training keeps its own, one folder a step, and `log` its steps up to now, which go along.
+    `folder` is where the training keeps its own, one folder a step, and `log` its steps up to now, which go along. It
+    is that of node `node` of `nodes`; the first brings what is not a share too.
     """
 
-    def __init__(self, place: str, keep: int, folder: Path, log: Path) -> None:
+    def __init__(self, place: str, keep: int, folder: Path, log: Path, node: int = 0, nodes: int = 1) -> None:
         self.bucket = Bucket(place)
         self.keep = keep
         self.folder = folder
         self.log = log
+        self._node = node
+        self._name = f"manifest-{node}-of-{nodes}.json"
         self._aside = folder.with_name(folder.name + "-upload")
         self._changed = threading.Condition()
         self._waiting: Path | None = None
@@ -39,18 +47,28 @@ class PointStore:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is still on its way to the store."""
+        with self._changed:
+            return self._busy or self._waiting is not None
+
+    def steps(self) -> list[str]:
+        """Return the names of the whole points in the store, the newest first."""
+        return _whole_steps(self.bucket.sizes(""))[::-1]
+
     def restore(self, own: Path | None) -> None:
         """Bring the newest whole point here, with its log, where the training's `own` newest is older or gone.
 
         Else what an earlier process left on its way there is taken up. A point whose bytes were changed is passed over.
         """
         shutil.rmtree(self._aside, ignore_errors=True)
-        for step, raw in self._whole():
+        for step in self.steps():
             if own is not None and step <= own.name:
                 if step < own.name:
                     break
                 return
-            if self._bring(step, raw):
+            if self.bring(step):
                 return
         if own is not None:
             self.take(own)
@@ -62,7 +80,10 @@ class PointStore:
             if aside.exists():  # on its way already
                 return
             link_tree(point, aside)
-            if self.log.is_file() and not (aside / STEPS).exists():
+            if self._node:
+                for path in set(aside.iterdir()) - set(aside.glob(SHARES)):
+                    path.unlink()
+            elif self.log.is_file() and not (aside / STEPS).exists():
                 shutil.copyfile(self.log, aside / STEPS)
             if self._waiting is not None:
                 shutil.rmtree(self._waiting)
@@ -97,17 +118,14 @@ class PointStore:
         except IarError as error:
             print(f"restart points stay in the store: {error}", file=sys.stderr)
 
-    def _whole(self) -> Iterator[tuple[str, bytes]]:
-        """Yield (step, manifest) of the whole points in the store, the newest first."""
-        for step in reversed(_whole_steps(self.bucket.sizes(""))):
-            if (raw := self.bucket.read(f"{step}/{MANIFEST}")) is not None:
-                yield step, raw
-
-    def _bring(self, step: str, raw: bytes) -> bool:
+    def bring(self, step: str) -> bool:
+        """Bring a whole point here, all nodes' shares; return whether its bytes are those of its manifests."""
         part = self.folder / f"{step}.fetched"
-        files = tuple(from_json(StoredFile, file) for file in json.loads(raw)["files"])
+        names = sorted(name for name in self.bucket.sizes(f"{step}/") if NODE.fullmatch(name))
+        manifests = [raw for name in names if (raw := self.bucket.read(name)) is not None]
+        files = tuple(file for raw in manifests for file in listed_files(raw))
         try:
-            get_folder(self.bucket, step, raw, files, part, lambda done, total, note: None)
+            get_folder(self.bucket, step, b"".join(manifests), files, part, lambda done, total, note: None)
         except PermanentError as error:
             print(f"restart point passed over: {error}", file=sys.stderr)
             shutil.rmtree(part, ignore_errors=True)
@@ -138,20 +156,25 @@ class PointStore:
 
     def _upload(self, point: Path) -> None:
         files = stored_files(point)
-        manifest = json.dumps({"files": [to_json(file) for file in files]}, indent=1, sort_keys=True).encode()
-        put_folder(self.bucket, point.name, point, files, manifest, lambda done, total, note: None, self._stop)
-        if not self._stop.is_set():
-            there = self.bucket.sizes("")
-            oldest = _whole_steps(there)[-self.keep :][0]
-            self._delete(name for name in there if name.partition("/")[0] < oldest)
+        silent = lambda done, total, note: None  # noqa: E731
+        put_folder(self.bucket, point.name, point, files, file_list(files), silent, self._stop, self._name)
+        there = self.bucket.sizes("")
+        if not self._stop.is_set() and (kept := _whole_steps(there)[-self.keep :]):
+            self._delete(name for name in there if name.partition("/")[0] < kept[0])
 
     def _delete(self, names: Iterable[str]) -> None:
         """Delete objects, manifests first: half a point is never found."""
         names = set(names)
-        manifests = {name for name in names if name.endswith(f"/{MANIFEST}")}
+        manifests = {name for name in names if NODE.fullmatch(name)}
         self.bucket.delete(sorted(manifests))
         self.bucket.delete(sorted(names - manifests))
 
 
 def _whole_steps(names: Iterable[str]) -> list[str]:
-    return sorted(name.partition("/")[0] for name in names if name.endswith(f"/{MANIFEST}"))
+    """Return the points of which every node's manifest is there, the oldest first."""
+    found: dict[tuple[str, int], int] = {}
+    for name in names:
+        if node := NODE.fullmatch(name):
+            of = node[1], int(node[3])
+            found[of] = found.get(of, 0) + 1
+    return sorted({step for (step, nodes), count in found.items() if count == nodes})

@@ -22,7 +22,7 @@ def storage_uri(run_file: RunFile, source: str, register: Ref) -> str:
     """
     if source.startswith(FETCHED):
         return source
-    if run_file.platform.backend != "kubeflow":
+    if run_file.platform.backend != "kubeflow" or not run_file.platform.pool.state_claim:
         return ""
     place = (register.path / "model").relative_to(Workspace.of(run_file).state)
     return f"pvc://{run_file.platform.pool.state_claim}/{place.as_posix()}"

@@ -114,6 +114,7 @@ BOOKKEEPING = frozenset(
         "services.store",
         "services.object_store",
         "services.restart_store",
+        "services.job_store",
         "services.progress",
         "services.registry",
         "services.tracking",

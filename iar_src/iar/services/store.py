@@ -2,6 +2,7 @@
 
 PLACE/artifacts/<task>/<key>/<SHA-256>        the bytes of a file, under their digest
                              manifest.json    names, sizes and digests of the files; written last and once
+PLACE/trainings/<task>-<key>/                 what a training has there while it is under way
 
 A half upload has no manifest and is never found. Two writers of one key cannot mix their files: each stands under its
 digest, and the first manifest is the artifact; who comes second takes it over in place of its own.
@@ -9,8 +10,10 @@ digest, and the first manifest is the artifact; who comes second takes it over i
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from iar.config import RunFile
-from iar.errors import PermanentError, TemporaryError, UserError
+from iar.errors import IarError, PermanentError, TemporaryError, UserError
 from iar.methods.digest import digest_file
+from iar.records import from_json, to_json
 from iar.services.object_store import PART_BYTES, THREADS, Bucket
 from iar.services.workspace import (
     KEY_DIGITS,
     MANIFEST,
+    TRAININGS,
     Manifest,
     StoredFile,
     Workspace,
@@ -119,6 +124,13 @@ class Store:
             self._fetch(ref.task, ref.key, self._referred(ref), report)
         return here
 
+    def forget_training(self, task: str, key: str) -> None:
+        """Drop what the trainings of an artifact that is in the store have left there."""
+        try:
+            self.bucket.clear(f"{TRAININGS}/{task}-{key[:KEY_DIGITS]}/")
+        except IarError as error:
+            print(f"parts of a finished training stay in the store: {error}", file=sys.stderr)
+
     def _manifest(self, task: str, key: str) -> bytes | None:
         return self.bucket.read(f"{_place(task, key)}/{MANIFEST}")
 
@@ -151,32 +163,34 @@ def put_folder(
     manifest: bytes,
     report: Report,
     stop: threading.Event | None = None,
+    name: str = MANIFEST,
 ) -> bytes:
     """Upload the files of a folder that the store lacks, then its manifest; return the manifest that the store has.
 
-    What an earlier, cut upload has finished is not repeated. Once `stop` is set no manifest is written.
+    What an earlier, cut upload has finished is not repeated. Once `stop` is set no manifest is written. `name` is the
+    manifest's, where a place has several.
     """
     stop = stop or threading.Event()
-    names = {f"{place}/{file.sha256}": file for file in files}  # equal bytes are one object
+    objects = {f"{place}/{file.sha256}": file for file in files}  # equal bytes are one object
     there = bucket.sizes(f"{place}/")
-    missing = {name: file for name, file in names.items() if there.get(name) != file.size}
-    large = {name: file for name, file in missing.items() if file.size > PART_BYTES}
+    missing = {key: file for key, file in objects.items() if there.get(key) != file.size}
+    large = {key: file for key, file in missing.items() if file.size > PART_BYTES}
     begun = bucket.unfinished(f"{place}/") if large else {}
-    done = len(names) - len(missing)
+    done = len(objects) - len(missing)
 
-    def send(name: str) -> None:
+    def send(key: str) -> None:
         if not stop.is_set():
-            bucket.upload(folder / missing[name].path, name)
+            bucket.upload(folder / missing[key].path, key)
 
     with ThreadPoolExecutor(THREADS) as pool:
-        for _ in pool.map(send, [name for name in missing if name not in large]):
-            report(done := done + 1, len(names), "to the store")
-        for name, file in large.items():
-            bucket.upload_parts(folder / file.path, name, begun.get(name, ""), pool, stop)
-            report(done := done + 1, len(names), "to the store")
-    if stop.is_set() or bucket.create(f"{place}/{MANIFEST}", manifest):
+        for _ in pool.map(send, [key for key in missing if key not in large]):
+            report(done := done + 1, len(objects), "to the store")
+        for key, file in large.items():
+            bucket.upload_parts(folder / file.path, key, begun.get(key, ""), pool, stop)
+            report(done := done + 1, len(objects), "to the store")
+    if stop.is_set() or bucket.create(f"{place}/{name}", manifest):
         return manifest
-    theirs = bucket.read(f"{place}/{MANIFEST}")
+    theirs = bucket.read(f"{place}/{name}")
     if theirs is None:
         raise TemporaryError(f"{bucket.place}/{place}: another writer was at it; run the same command again")
     return theirs
@@ -208,6 +222,47 @@ def get_folder(
     with ThreadPoolExecutor(THREADS) as pool:
         for _ in pool.map(bring, missing):
             report(done := done + 1, len(files), "from the store")
+
+
+def file_list(files: Sequence[StoredFile]) -> bytes:
+    """Return the manifest of a folder that is no artifact."""
+    return json.dumps({"files": [to_json(file) for file in files]}, indent=1, sort_keys=True).encode()
+
+
+def listed_files(manifest: bytes) -> tuple[StoredFile, ...]:
+    """Return the files that a manifest lists, an artifact's or `file_list`'s."""
+    return tuple(from_json(StoredFile, file) for file in json.loads(manifest)["files"])
+
+
+def content_ref(place: str, name: str, manifest: bytes) -> str:
+    """Return the reference of a folder kept by content: `place/name/<16 digits>@sha256:<digest of its manifest>`."""
+    digest = _digest(manifest)
+    return f"{place}/{name}/{digest[:KEY_DIGITS]}@sha256:{digest}"
+
+
+def bring(ref: str, below: Path, report: Report) -> Path:
+    """Return the local folder of what a reference `s3://...@sha256:...` leads to, whole and verified, below `below`.
+
+    The processes of a machine that want it wait for one of them, and a cut download goes on where it stood. Raises
+    UserError for what is no such reference or is gone, PermanentError for other bytes than were referred to.
+    """
+    uri, separator, digest = ref.rpartition("@sha256:")
+    parent, _, name = uri.rpartition("/")
+    if not (separator and is_stored(uri) and name and len(digest) == 64):
+        raise UserError(f"reference {ref!r}: expected s3://bucket/prefix/folder@sha256:<64 digits>")
+    final = below / digest[:KEY_DIGITS]
+    part = final.with_name(f"{final.name}.part")
+    with _held(final.with_name(f"{final.name}.lock")):
+        if not final.is_dir():  # it has this name only when it is whole
+            bucket = Bucket(parent)
+            raw = bucket.read(f"{name}/{MANIFEST}")
+            if raw is None:
+                raise UserError(f"{uri} is gone from the store: run the same run file again to rebuild it")
+            if _digest(raw) != digest:
+                raise PermanentError(f"{uri}: its manifest has SHA-256 {_digest(raw)[:12]}, not {digest[:12]}")
+            get_folder(bucket, name, raw, listed_files(raw), part, report)
+            put_in_place(part, final)
+    return final
 
 
 def _place(task: str, key: str) -> str:

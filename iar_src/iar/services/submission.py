@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from iar.config import RunFile
 from iar.errors import UserError
 from iar.services.cluster_places import out_of_reach
-from iar.services.kubeflow import RERUN, ClusterRun, Kubeflow, run_name
+from iar.services.kubeflow import LOST, RERUN, ClusterRun, Kubeflow, run_name
 from iar.services.pipeline_resources import pipeline_name, version_name
 from iar.services.run_files import load_run_file
 from iar.services.training_fit import check_pool, pool_refusal
@@ -23,11 +23,15 @@ OURS = re.compile(rf"(?P<run_id>(?P<name>.+)-[0-9a-f]{{10}})(?:{RERUN}[1-9]\d*)?
 
 @dataclass(frozen=True)
 class Submission:
-    """Where a run file stands: the run, whether this call started it, its compiled version."""
+    """Where a run file stands: the run, whether this call started it, its compiled version.
+
+    `drift` says in which way the cluster is not as it should be.
+    """
 
     run: ClusterRun
     started: bool
     version: str
+    drift: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,8 @@ def submit(run_file: RunFile, compile_ir: Compile, cluster: Kubeflow, account: s
     attempts = cluster.attempts(run_file.run_id)
     number = max(attempts, default=-1) + 1 if again else run_file.run.rerun
     if number in attempts:
-        return Submission(attempts[number], False, version_name(run_file, ir))
+        run = attempts[number]
+        return Submission(run, False, version_name(run_file, ir), _twice(run, cluster))
     check_pool(run_file)
     return _start(run_file, ir, number, cluster, account)
 
@@ -154,12 +159,22 @@ def _reconcile_one(
 
 def _drift(run: ClusterRun, run_file: RunFile, ir: str, cluster: Kubeflow) -> str:
     fix = f"raise run.rerun to {run_file.run.rerun + 1} to start it again"
-    if run.state in ("failed", "canceled"):
+    if twice := _twice(run, cluster):
+        return twice
+    if run.state in LOST:
         return f"{run.state}; {fix}"
     now = cluster.version_id(pipeline_name(run_file), version_name(run_file, ir))
     if run.version_id and run.version_id != now:
         return f"started from another compiled version than this iar makes; {fix}"
     return ""
+
+
+def _twice(run: ClusterRun, cluster: Kubeflow) -> str:
+    """Return that a run goes on more than once; a person ends one, as a job that both follow ends with it."""
+    if not (run.active and (twins := cluster.twins(run))):
+        return ""
+    ids = ", ".join(one.id for one in twins)
+    return f"goes on more than once; {run.id} counts: terminate {ids} in the UI"
 
 
 def _strangers(runs: Sequence[ClusterRun], run_ids: set[str], drift: str) -> Iterator[Finding]:

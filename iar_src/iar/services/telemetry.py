@@ -223,6 +223,12 @@ class StepLog:
         return [json.loads(line) for line in lines.splitlines()]
 
 
+def step_note(facts: dict[str, float]) -> str:
+    """Return one step of a log in words."""
+    spike = f", spike of {facts['loss_spike_z']:.1f} deviations" if "loss_spike_z" in facts else ""
+    return f"loss {facts['loss']:.3f}, {facts['tokens_per_second']:.0f} tokens/s{spike}"
+
+
 def summarise(
     steps: Sequence[dict[str, Any]], compute_dtype: str, digest: str, engine: str, ranks: int
 ) -> TrainingResult:

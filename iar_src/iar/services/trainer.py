@@ -7,13 +7,12 @@ processes; the loop is the same on each of them.
 
 import contextlib
 import functools
-import json
 import math
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,8 +20,8 @@ from iar.config import PlatformSection, TrainingSection
 from iar.errors import IarError, PermanentError, TemporaryError, UserError
 from iar.methods.batching import TokenRow, step_batches
 from iar.methods.digest import digest_json
-from iar.records import from_json, read_records, write_json, write_records
 from iar.services.adapters import LoraSettings
+from iar.services.checkpoints import stored_elements, weight_files
 from iar.services.distributed import World, run_processes, termination_noticed, torchrun
 from iar.services.models import load_tokenizer, save_checkpoint
 from iar.services.restart import RestartPoints
@@ -34,9 +33,11 @@ from iar.services.telemetry import (
     device_peak,
     flop_shape,
     peak_memory,
+    step_note,
     summarise,
 )
 from iar.services.train_engines import Engine, EngineName, ReplicaEngine, StepGradient, open_engine, stored_dtype
+from iar.services.training_job import JobInFolder, LaunchedJob, TrainingJob, ends_in, told_by_ranks
 from iar.services.workspace import STEPS
 
 Watch = Callable[[int, int, str], None]
@@ -45,45 +46,9 @@ FREE = {"micro_batch_tokens", "packing", "activation_checkpointing", "checkpoint
 FREE |= {"loss_spike_z", "stop_on_loss_spike", "sequence_length"}
 """Settings that a resumed training may change: they change its numbers by rounding at most, or through its rows."""
 LOG_LINES = 5
-
-
-@dataclass(frozen=True)
-class TrainingJob:
-    """What to train: model folder, settings, seed, output folder, engine, and the adapter where not all weights are.
-
-    `store` is the place in an object store that has the restart points too; "" = none. `keep_masters` writes the fp32
-    masters as they are, not in the dtype of the model folder.
-    """
-
-    start: Path
-    settings: TrainingSection
-    seed: int
-    out: Path
-    engine: EngineName
-    adapter: LoraSettings | None = None
-    store: str = ""
-    keep_masters: bool = False
-
-    def write(self, folder: Path, rows: Sequence[TokenRow]) -> None:
-        """Write the job and its rows for `read`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        write_records(folder / "rows.jsonl", rows)
-        job = {"start": str(self.start.resolve()), "out": str(self.out.resolve()), "seed": self.seed}
-        settings = {name: getattr(self.settings, name) for name in TrainingSection.model_fields}
-        adapter = asdict(self.adapter) if self.adapter else None
-        job |= {"engine": self.engine, "store": self.store, "keep_masters": self.keep_masters}
-        write_json(folder / "job.json", job | {"settings": settings, "adapter": adapter})
-
-    @classmethod
-    def read(cls, folder: Path) -> "tuple[TrainingJob, list[TokenRow]]":
-        """Return the job in a folder, and its rows."""
-        job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-        settings = TrainingSection.model_validate(job["settings"])
-        adapter = LoraSettings(**job["adapter"]) if job["adapter"] else None
-        out, engine = Path(job["out"]), job["engine"]
-        keep = job["keep_masters"]
-        made = cls(Path(job["start"]), settings, job["seed"], out, engine, adapter, job["store"], keep)
-        return made, list(read_records(folder / "rows.jsonl", TokenRow))
+FP32_BYTES = 4
+# Rows, logs and caches of a node, and room for what is not counted.
+SCRATCH_LEAST_GB = 8
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup_share: float) -> float:
@@ -118,9 +83,9 @@ def train(
     With `adapter` low-rank factors are trained and merged; only the engines single and ddp know them.
     Goes on from the newest restart point under `out`, if an earlier attempt left one, and then ends with
     the same bits as an attempt that was never interrupted. SIGTERM ends it with a restart point and a TemporaryError.
-    With `store`, a place such as s3://bucket/prefix/restart/inject-0123, the points are uploaded there meanwhile, and
-    the newest is taken up from there where `out` has none or an older one. The checkpoint has the dtype of the model in
-    `start`, with `keep_masters` it is the fp32 masters.
+    With `store`, a place such as s3://bucket/prefix/trainings/inject-0123, the points are uploaded there meanwhile, and
+    the newest is taken up from there where `out` has none or an older one; a job on a cluster then shares no folder
+    with this process. The checkpoint has the dtype of the model in `start`, with `keep_masters` it is the fp32 masters.
     """
     out.mkdir(parents=True, exist_ok=True)
     platform = platform or PlatformSection()
@@ -161,9 +126,16 @@ def check_memory(job: TrainingJob, rows: Sequence[TokenRow], platform: PlatformS
         raise UserError(f"{said}; {remedy(need, machine)}")
 
 
-def train_rank(job: TrainingJob, rows: Sequence[TokenRow], world: World, on_step: Watch) -> TrainingResult | None:
+def train_rank(
+    job: TrainingJob,
+    rows: Sequence[TokenRow],
+    world: World,
+    on_step: Watch,
+    keep: Callable[[TrainingResult], None] = lambda result: None,
+) -> TrainingResult | None:
     """Be one rank of a training, from the newest restart point to the checkpoint; the first rank has the result.
 
+    That rank hands it to `keep` before the restart points go, so that a rank killed before then goes on from these.
     Raises TemporaryError on all ranks, with a restart point written, where one was told to end.
     """
     settings = job.settings
@@ -171,7 +143,7 @@ def train_rank(job: TrainingJob, rows: Sequence[TokenRow], world: World, on_step
     batches = list(step_batches(rows, settings.batch_size, job.seed, settings.epochs))
     points = _restart_points(job, identity(job, rows), world)
     log = StepLog(job.out / STEPS)
-    done = _take_up(engine, points, log, world)
+    done = _take_up(engine, points, log)
     meter = Meter(*_meter_sizes(engine, world), sum(len(row.token_ids) for _, batch in batches[done:] for row in batch))
     watch = LossWatch(settings.loss_spike_z, (step["loss"] for step in log.read()))
     saved = time.monotonic()
@@ -186,11 +158,11 @@ def train_rank(job: TrainingJob, rows: Sequence[TokenRow], world: World, on_step
             facts |= meter.step(batch, int(facts["positions"]), max(time.monotonic() - started, 1e-9))
             if world.first:
                 log.append(facts)
-                on_step(step + 1, len(batches), _note(facts))
+                on_step(step + 1, len(batches), step_note(facts))
             due = time.monotonic() - saved > settings.checkpoint_seconds
             ending, due = world.any([noticed.is_set(), due])
             if (ending or due) and step + 1 < len(batches):
-                points.save(step + 1, engine.state)
+                points.save(step + 1, engine.state, last=ending)
                 saved = time.monotonic()
                 if ending:
                     points.wait()
@@ -198,16 +170,18 @@ def train_rank(job: TrainingJob, rows: Sequence[TokenRow], world: World, on_step
                         f"training: told to end after step {step + 1} of {len(batches)}, state saved in "
                         f"{points.folder}; run the same command again to continue"
                     )
-    return _finish(job, engine, points, log, world)
+    return _finish(job, engine, points, log, world, keep)
 
 
 def _restart_points(job: TrainingJob, belongs_to: dict[str, Any], world: World) -> RestartPoints:
     folder, keep, store = job.out / "restart", job.settings.restart_points, None
-    if job.store and world.first:
+    if job.store and world.tends(job.own_disks):
         from iar.services.restart_store import PointStore
 
-        store = PointStore(job.store, keep, folder, job.out / STEPS)
-    return RestartPoints(folder, keep, belongs_to, world, store)
+        nodes = (world.node, world.nodes) if job.own_disks else (0, 1)
+        store = PointStore(f"{job.store}/restart", keep, folder, job.out / STEPS, *nodes)
+    # A disk of a pod's own goes with the pod, so there is no use in several there.
+    return RestartPoints(folder, 1 if job.own_disks else keep, belongs_to, world, store, job.own_disks)
 
 
 def identity(job: TrainingJob, rows: Sequence[TokenRow]) -> dict[str, Any]:
@@ -270,15 +244,15 @@ def _names(gradient: StepGradient, rows: Sequence[TokenRow]) -> str:
     return ", ".join((gradient.suspects or tuple(row.id for row in rows))[:SHOWN_ROWS])
 
 
-def _take_up(engine: Engine, points: RestartPoints, log: StepLog, world: World) -> int:
+def _take_up(engine: Engine, points: RestartPoints, log: StepLog) -> int:
     """Go on from the newest restart point; return the steps that are done."""
     point = points.newest()
     done = point.step if point else 0
     if point:
         engine.load_state(point)
-    if world.first:
+    if points.tends:
         log.truncate(done)
-    world.barrier()
+    points.world.barrier()
     return done
 
 
@@ -287,13 +261,13 @@ def _meter_sizes(engine: Engine, world: World) -> tuple[Any, float | None]:
     return flop_shape(engine.model.config, engine.parameters), None if peak is None else peak * world.ranks
 
 
-def _note(facts: dict[str, float]) -> str:
-    spike = f", spike of {facts['loss_spike_z']:.1f} deviations" if "loss_spike_z" in facts else ""
-    return f"loss {facts['loss']:.3f}, {facts['tokens_per_second']:.0f} tokens/s{spike}"
-
-
 def _finish(
-    job: TrainingJob, engine: Engine, points: RestartPoints, log: StepLog, world: World
+    job: TrainingJob,
+    engine: Engine,
+    points: RestartPoints,
+    log: StepLog,
+    world: World,
+    keep: Callable[[TrainingResult], None],
 ) -> TrainingResult | None:
     """Write the checkpoint, then drop the restart points; the first rank has the result."""
     import torch
@@ -302,8 +276,9 @@ def _finish(
     result = None
     if world.first:
         digest = save_checkpoint(cast(Any, model), load_tokenizer(job.start), job.out / "checkpoint")
-        points.clear()
         result = summarise(log.read(), engine.compute_dtype, digest, job.engine, world.ranks)
+        keep(result)
+        points.clear()
     world.barrier()
     return result
 
@@ -314,84 +289,68 @@ def _train_in_processes(job: TrainingJob, rows: Sequence[TokenRow], processes: i
 
     folder = job.out / "job"
     shutil.rmtree(folder, ignore_errors=True)
-    job.write(folder, rows)
-    steps = StepLog(job.out / STEPS)
-    steps.follow()
-    watch = functools.partial(_report, steps, on_step)
-    if run_processes(train_worker.__name__, folder, processes, folder / "log.txt", watch):
+    place = JobInFolder(folder, job, rows)
+    place.put()
+    watch = functools.partial(_report, place, on_step)
+    if run_processes(train_worker.__name__, place.argument, processes, folder / "log.txt", watch):
         raise rank_failure(folder)
-    return _rank_result(folder)
+    return place.take()
 
 
 def _train_as_job(
     job: TrainingJob, rows: Sequence[TokenRow], platform: PlatformSection, on_step: Watch
 ) -> TrainingResult:
-    """Run the job in the pods of a cluster, which see the same folders; otherwise as `_train_in_processes`."""
+    """Run the job in the pods of a cluster, which see the same folder or the same store."""
     from iar.methods.job_spec import training_job
     from iar.services import train_worker
+    from iar.services.job_store import JobInStore
     from iar.services.jobs import Cluster
     from iar.services.launcher import Training, run_job
     from iar.services.task_settings import task_settings
 
     folder = job.out.resolve() / "job"
-    steps = StepLog(job.out / STEPS)
-
-    def prepare() -> None:
-        for pattern in (train_worker.RESULT, train_worker.ERRORS):
-            for stale in folder.glob(pattern):
-                stale.unlink()
-        job.write(folder, rows)
-        steps.follow()
+    place: LaunchedJob = JobInStore(folder, job, rows) if job.store else JobInFolder(folder, job, rows)
+    if job.store and place.finished():  # an earlier launcher was killed before it took it
+        return place.take()
 
     def failure() -> IarError | None:
-        told = told_by_ranks(folder, "the pod's log")
-        if told is None and any(folder.glob(train_worker.ERRORS)):
-            return TemporaryError("training: the processes lost each other")
-        return told
+        ends = place.ends()
+        told = told_by_ranks(ends, "the pod's log")
+        return TemporaryError("training: the processes lost each other") if told is None and ends else told
 
     pool = platform.pool
-    command = torchrun(train_worker.__name__, folder, platform.processes // pool.nodes, pool.nodes, pool.grace_seconds)
-    spec = training_job(str(job.out.resolve()), ["python", *command], platform, task_settings())
-    finished = (folder / train_worker.RESULT).is_file
-    training = Training(prepare, finished, failure, functools.partial(_report, steps, on_step))
-    run_job(spec, Cluster.here(spec.kind), training)
-    return _rank_result(folder)
+    processes = platform.processes // pool.nodes
+    command = torchrun(train_worker.__name__, place.argument, processes, pool.nodes, pool.grace_seconds)
+    scratch = scratch_gb(job, pool.nodes) if job.store else 0
+    where = job.store or str(job.out.resolve())
+    spec = training_job(where, ["python", *command], platform, task_settings(), scratch)
+    watch = functools.partial(_report, place, on_step)
+    run_job(spec, Cluster.here(spec.kind), Training(place.put, place.finished, failure, watch))
+    return place.take()
 
 
-def _report(steps: StepLog, on_step: Watch) -> None:
-    """Report the steps that the ranks have written since the last call."""
-    for facts in steps.new():
-        on_step(int(facts["step"]), int(facts["steps"]), _note(facts))
+def scratch_gb(job: TrainingJob, nodes: int) -> int:
+    """Return the GiB of disk that a node takes for a training whose files come from a store and go there.
+
+    The model to start from and the finished one; and of restart points one that was brought, one on its way to the
+    store and one being written, each node's share of the last two. A point has fp32 weights and two moments.
+    """
+    elements, start_bytes = stored_elements(job.start), sum(path.stat().st_size for path in weight_files(job.start))
+    result_bytes = FP32_BYTES * elements if job.keep_masters else start_bytes
+    points_bytes = (1 + 2 / nodes) * 3 * FP32_BYTES * elements
+    return SCRATCH_LEAST_GB + math.ceil((start_bytes + result_bytes + points_bytes) / 2**30)
 
 
-def _rank_result(folder: Path) -> TrainingResult:
-    """Return what the first rank wrote, and drop the job's folder."""
-    from iar.services import train_worker
-
-    result = from_json(TrainingResult, json.loads((folder / train_worker.RESULT).read_text(encoding="utf-8")))
-    shutil.rmtree(folder)
-    return result
-
-
-def told_by_ranks(folder: Path, log: str) -> IarError | None:
-    """Return what a rank wrote down about its end, the most telling first; None where none ended by itself."""
-    from iar.services import train_worker
-
-    told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(train_worker.ERRORS))]
-    for kind in (PermanentError, UserError, TemporaryError):
-        for error in told:
-            if error["kind"] == kind.__name__:
-                return kind(error["message"])
-    for error in told:
-        if error["kind"] != train_worker.LOST:
-            return PermanentError(f"training: rank {error['rank']}: {error['message']}; the traceback is in {log}")
-    return None
+def _report(place: LaunchedJob, on_step: Watch) -> None:
+    """Report the steps that the ranks have told of since the last call."""
+    for step in place.steps():
+        on_step(*step)
 
 
 def rank_failure(folder: Path) -> IarError:
     """Return why local ranks ended: what they wrote down, else that one was killed."""
     log = folder / "log.txt"
-    if told := told_by_ranks(folder, str(log)):
+    if told := told_by_ranks(ends_in(folder), str(log)):
         return told
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     print("\n".join(lines[-LOG_LINES:]), file=sys.stderr)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 KEY_DIGITS = 16
+TRAININGS = "trainings"
 STEPS = "steps.jsonl"
 """A training's log: losses, tokens and seconds of each step, so equal trainings differ in it."""
 CHECKS, HITS = "decontamination.json", "contamination.jsonl"
@@ -213,11 +214,11 @@ class Context:
     platform: PlatformSection = field(default_factory=PlatformSection)
     store: str = ""
 
-    def restart_place(self, out: Path) -> str:
-        """Return where a training into the work folder `out` has its restart points too; "" without a store."""
+    def training_place(self, out: Path) -> str:
+        """Return where in the store a training into the work folder `out` has what it keeps there; "" without one."""
         if not self.store:
             return ""
-        return f"{self.store}/restart/{out.resolve().relative_to((self.state / 'work').resolve())}"
+        return f"{self.store}/{TRAININGS}/{out.resolve().relative_to((self.state / 'work').resolve())}"
 
     def registry(self) -> "Registry":
         """Open the provenance registry of this run."""

@@ -21,7 +21,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     examples = list(answer_rows(pairs))
     rows = prepare(examples, tokenizer, run_file.model.system_turn, settings.sequence_length, out)
     start = inputs["start"] / "checkpoint" if "start" in inputs else inputs["base"]
-    place = context.restart_place(out)
+    place = context.training_place(out)
     result = train(start, rows, settings, context.seed, out, context.progress.update, context.platform, store=place)
 
     name = "theta_IA" if "start" in inputs else "vanilla"

@@ -218,7 +218,7 @@ def _train(
     # Factors are small: what ZeRO would spread is not there, and it does not know them.
     platform = context.platform.model_copy(update={"training_engine": "auto"}) if lora else context.platform
     update, out = update or context.progress.update, out or task.out
-    place = context.restart_place(out)
+    place = context.training_place(out)
     return train(start, rows, settings, context.seed, out, update, platform, lora, place, keep_masters)
 
 

@@ -34,7 +34,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     divided = [len(own) for own in parts if len(own) > 1]
     counts = {"divided_passages": len(divided), "parts": sum(divided)}
     rows = prepare(examples, tokenizer, system_turn, settings.sequence_length, out, counts)
-    place = context.restart_place(out)
+    place = context.training_place(out)
     result = train(
         inputs["base"], rows, settings, context.seed, out, context.progress.update, context.platform, store=place
     )
