@@ -18,12 +18,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from iar.config import ModelSection
+from iar.config import DocumentsSection, ModelSection
 from iar.methods.batching import TokenRow
 from iar.methods.chunking import chunk_document
 from iar.methods.objectives import chunk_passages, reconstruction_rows
 from iar.records import write_json
-from iar.services.documents import read_documents
+from iar.services.ingest import read_documents
 from iar.services.model_shapes import shape_of
 from iar.services.models import load_tokenizer, resolve_base
 from iar.services.rows import tokenise
@@ -42,7 +42,7 @@ PROMPT_TOKENS = 16
 
 def demo_rows(model: Path, count: int, sequence: int) -> list[TokenRow]:
     """Return `count` of the demo's Inject rows in a seeded order."""
-    documents, _ = read_documents(DOCUMENTS)
+    documents, _ = read_documents(DocumentsSection(path=str(DOCUMENTS)))
     chunks = [chunk for document in documents for chunk in chunk_document(document, CHUNK_CHARACTERS)]
     examples = reconstruction_rows(chunk_passages(documents, chunks, []), RECIPE, SEED)
     rows, _ = tokenise(examples, load_tokenizer(model), None, sequence)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from iar.config import Endpoint, PoolSection, RunFile
+from iar.config import ColumnsSection, Endpoint, FilterSection, PoolSection, RunFile, Section
 from iar.errors import ExitCode
 from iar.report.run_file_reference import MEANINGS, render_reference
 
@@ -25,6 +25,8 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def sections() -> Iterator[tuple[str, Any]]:
     for name, field in RunFile.model_fields.items():
         yield name, field.annotation
+    yield "documents.columns", ColumnsSection
+    yield "documents.filter", FilterSection
     yield "platform.pool", PoolSection
     yield "An LLM server", Endpoint
 
@@ -59,7 +61,7 @@ def test_every_key_is_listed_with_its_default_and_a_meaning(name: str, model: An
         assert len(meaning) > 5, f"{name}.{key} has no meaning"
         if field.is_required():
             assert default == "required"
-        elif isinstance(field.default, PoolSection):
+        elif isinstance(field.default, Section):
             assert default == "theirs"
         else:
             shown = field.default if field.default != () else []
@@ -121,7 +123,7 @@ def test_run_files_in_the_documentation_are_valid(tmp_path: Path) -> None:
             path.write_text(yaml.safe_dump(whole, allow_unicode=True))
             load_run_file(path)
             checked += 1
-    assert checked == 8
+    assert checked == 9
 
 
 def test_every_exit_code_is_explained() -> None:

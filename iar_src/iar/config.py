@@ -137,10 +137,60 @@ class ModelSection(Section):
     )
 
 
-class DocumentsSection(Section):
-    """The folder of documents (.txt .md .html .pdf), read recursively."""
+class ColumnsSection(Section):
+    """Names of columns, where documents are rows (JSONL, Parquet, a hub dataset); empty = there is no such column."""
 
-    path: str = Field(min_length=1, description="Relative to the working directory.")
+    text: str = Field("text", min_length=1, description="The document itself.")
+    title: str = Field("", description="Its title; empty = a short first line.")
+    id: str = Field("", description="An id of yours, kept as the document's alias.")
+    licence: str = Field("", description="Its licence.")
+    collection: str = Field("", description="The part of the source it belongs to; empty = its file or folder.")
+
+
+class FilterSection(Section):
+    """Which documents are kept: a rule a key, in this order. Each is a scorer, shown in the report with what a random
+    choice of as many of each collection keeps."""
+
+    min_words: Annotated[int, Field(ge=0, le=MOST)] = Field(
+        5, description="Least words, a Han or kana character counted as one; fewer state nothing to ask about."
+    )
+    languages: tuple[Annotated[str, Field(pattern=r"^[a-z]{2,3}$")], ...] = Field(
+        (), strict=False, description="ISO 639 codes of the languages kept, such as [en, zh]; empty = any."
+    )
+    min_language: Share = Field(
+        0.5, description="Least 1 - probability of another language; a text too short to tell has no likely one."
+    )
+    max_boilerplate: Share = Field(0.5, description="Most of the characters in menus, cookie notices and the like.")
+    max_repeated_lines: Share = Field(
+        0.2, description="Most of the characters in lines that stood before; as for MassiveWeb (Rae et al. 2021)."
+    )
+    max_repeated_phrases: Share = Field(
+        0.3, description="Most of the words in 10-word runs that stood before; 0.1 for web pages, manuals repeat more."
+    )
+    near_duplicate: Annotated[float, Field(ge=0.5, le=1)] = Field(
+        0.8, description="Least Jaccard similarity of character 5-grams at which the later of two documents is dropped."
+    )
+
+
+class DocumentsSection(Section):
+    """Where the documents come from, and which are kept. Files: .txt .md .html .pdf .docx, and .jsonl .parquet with a
+    document a row."""
+
+    path: str = Field(
+        min_length=1,
+        description="A folder, read recursively, or a file; s3://bucket/prefix; or a hub dataset's id. Relative to the "
+        "working directory.",
+    )
+    revision: str = Field("main", description="Hub revision; a commit makes a hub dataset repeatable.")
+    config: str = Field("", description="Configuration of a hub dataset; empty = its default.")
+    split: str = Field("train", min_length=1, description="Split of a hub dataset.")
+    shuffle_seed: Annotated[int, Field(ge=0, le=MOST)] | None = Field(
+        None, description="Seed of the order in which a hub dataset's shards and rows come; null = as they are stored."
+    )
+    limit: Positive | None = Field(None, description="At most this many documents are read, the first; null = all.")
+    licence: str = Field("", description="Licence of the documents, where no column names it; recorded with each.")
+    columns: ColumnsSection = Field(ColumnsSection(), description="Of rows: [the keys below](#documentscolumns).")
+    filter: FilterSection = Field(FilterSection(), description="What is kept: [the keys below](#documentsfilter).")
 
 
 class QaBuildSection(Section):

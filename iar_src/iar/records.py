@@ -24,6 +24,25 @@ class Document:
 
 
 @dataclass(frozen=True)
+class SourceFacts:
+    """Where a document was got, as it was found there.
+
+    `alias` is the user's own id of it, `collection` the part of the source it belongs to; `place` is a path, URL or
+    dataset id with the row, `revision` the dataset's commit or the object's ETag, "" where the bytes' digest says it.
+    """
+
+    document_id: str
+    alias: str
+    collection: str
+    place: str
+    revision: str
+    licence: str
+    encoding: str
+    language: str
+    note: str
+
+
+@dataclass(frozen=True)
 class Chunk:
     """A slice of a document: `document.text[start:end] == text`."""
 
@@ -103,24 +122,33 @@ class Retelling:
 
 @dataclass(frozen=True)
 class Reject:
-    """An item that was dropped: at which step, why, and against which other item."""
+    """An item that was dropped: at which step, why, and against which other item.
+
+    `outcome` is the kind of the drop, one of OUTCOMES; `score` what the rule measured, None where it measures nothing.
+    """
 
     step: str
     item_id: str
     reason: str
     text: str
     counterpart: str = ""
+    outcome: str = "filtered"
+    score: float | None = None
+
+
+OUTCOMES = ("filtered", "duplicate", "contaminated", "failed")
 
 
 @dataclass(frozen=True)
 class FunnelStep:
-    """in_ == kept + dropped, with the number dropped for each reason."""
+    """in_ == kept + dropped, with the number dropped for each reason, and the same by OUTCOMES."""
 
     step: str
     unit: str
     in_: int
     kept: int
     dropped: dict[str, int]
+    outcomes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

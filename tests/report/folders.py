@@ -6,11 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from iar.config import RunFile
+import numpy as np
+
+from iar.config import FilterSection, RunFile
 from iar.methods.bootstrap import mean_interval, mean_of_means_interval
 from iar.methods.contamination import Hit
+from iar.methods.filter_report import report as scorer_report
 from iar.methods.merge_grid import grid
 from iar.methods.paired import paired
+from iar.methods.scorers import SCORERS
 from iar.methods.selection import select
 from iar.records import (
     Baseline,
@@ -131,6 +135,15 @@ def write_data(folder: Path, nasty: str) -> list[QAPair]:
     )
     hit = Hit("q9", "mmlu", "m1", "8-gram", 0.75, f"Who lit the lamp? {nasty}", f"Who lit it? {nasty}")
     write_checks(folder, [Decontamination(checks, (hit,))])
+    settings, words = FilterSection(), np.array([4, 60, 300, 900])
+    dropped, parts = np.array([True, False, False, False]), np.zeros(4, np.int64)
+    reports = [
+        scorer_report(
+            one, one.threshold(settings), words.astype(np.float32), dropped, ~dropped, words, parts, [nasty], seed=1
+        )
+        for one in SCORERS
+    ]
+    write_json(folder / "filter.json", [to_json(one) for one in reports])
     write_json(
         folder / "dataset.json", {"digest": "d" * 64, "pairs": 610, "train": 300, "validation": 120, "test": 190}
     )

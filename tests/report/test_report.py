@@ -14,6 +14,7 @@ from rich.console import Console
 
 from iar.config import RunFile
 from iar.console import print_results
+from iar.methods.scorers import SCORERS
 from iar.records import SuiteScore
 from iar.report.card import model_card
 from iar.report.data import ReportData, collect, results_json
@@ -187,6 +188,12 @@ def test_a_score_on_an_unchecked_evaluation_has_a_warning_in_every_report(tmp_pa
     assert "UNCHECKED for contamination: mmlu." in Page(render(report)).text
     print_results(Console(file=(printed := StringIO()), soft_wrap=True), results)
     assert warning in printed.getvalue()
+
+
+def test_every_scorer_of_the_file_filter_stands_beside_chance(report: ReportData, page: Page) -> None:
+    assert [one.name for one in report.scorers] == [one.name for one in SCORERS]
+    assert "1 of 4" in page.text and "at least 5: words; a Han or kana character is one" in page.text
+    assert "6400" not in page.text and "800 to 1599" in page.text
 
 
 def test_masked_and_trained_parts_of_rows_are_told_apart(html: str) -> None:

@@ -86,8 +86,10 @@ def test_what_is_dropped_names_rule_and_prompt_and_the_rest_keeps_its_order(tmp_
     kept, rejects = found.divide(rows, "step")
     assert kept == [rows[0], rows[3]]
     assert rejects == [
-        Reject("step", "1", "gives away a prompt of french (exact)", rows[1].prompt, FRENCH.prompts[0][1]),
-        Reject("step", "2", "gives away a prompt of baking (8-gram)", rows[2].prompt, BREAD),
+        Reject(
+            "step", "1", "gives away a prompt of french (exact)", rows[1].prompt, FRENCH.prompts[0][1], "contaminated"
+        ),
+        Reject("step", "2", "gives away a prompt of baking (8-gram)", rows[2].prompt, BREAD, "contaminated"),
     ]
     write_checks(tmp_path, [found])
     assert read_checks(tmp_path) == list(found.checks)
@@ -102,7 +104,9 @@ def test_a_planted_leak_of_our_own_is_found_even_when_short() -> None:
     kept, rejects, found = clean_questions(pairs, [], [])
     assert kept == [pairs[1]]
     # The locked test is named by its id alone.
-    assert rejects == [Reject("decontaminated", "a", "gives away a prompt of test (exact)", pairs[0].question, "b")]
+    assert rejects == [
+        Reject("decontaminated", "a", "gives away a prompt of test (exact)", pairs[0].question, "b", "contaminated")
+    ]
     assert [(check.evaluation, check.unchecked) for check in found.checks] == [
         ("validation", "it has no prompts"),
         ("test", ""),
@@ -123,7 +127,7 @@ def test_a_held_out_question_that_a_document_asks_itself_goes() -> None:
     pairs = [pair("t", "train", "Who?"), pair("v", "validation", asked), pair("w", "test", "Who was Tora Lind?")]
     kept, rejects, _ = clean_questions(pairs, [document("d1", f"Questions\n\n{asked}\n\nTora Lind, an engineer.")], [])
     assert [one.id for one in kept] == ["t", "w"]
-    assert rejects == [Reject("decontaminated", "v", "stands in a document (validation)", asked, "d1")]
+    assert rejects == [Reject("decontaminated", "v", "stands in a document (validation)", asked, "d1", "contaminated")]
 
 
 def test_a_document_that_holds_an_evaluated_prompt_goes_before_questions_are_made() -> None:

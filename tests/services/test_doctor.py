@@ -61,7 +61,9 @@ def test_every_failure_of_a_preflight_is_one_line_with_its_fix(tmp_path: Path, m
     with pytest.raises(UserError) as caught:
         doctor.preflight(wrong)
     documents, model, teacher = str(caught.value).splitlines()
-    assert documents == f"documents.path: {tmp_path / 'nothing'} is not a folder; correct documents.path"
+    assert documents.startswith(
+        f"documents.path: {tmp_path / 'nothing'} is not a folder or file; set it to a folder with"
+    )
     assert model.endswith("was not found on the hub; give a model folder, or a hub id and a network")
     assert "LLM server 't' at http://127.0.0.1:9/v1 is down" in teacher
 
@@ -91,10 +93,10 @@ def test_a_model_with_a_torn_config_is_refused(tmp_path: Path, model: Path) -> N
 
 def test_a_folder_without_documents_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / "a.docx").touch()
+    (tmp_path / "empty" / "a.csv").touch()
     check = doctor.find_documents(run_file(tmp_path, documents={"path": str(tmp_path / "empty")}))
     assert check.status == "fail"
-    assert "holds no document (.htm .html .markdown .md .pdf .txt)" in check.detail
+    assert "holds no document (.docx .htm .html .jsonl .markdown .md .parquet .pdf .txt)" in check.detail
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
@@ -106,9 +108,21 @@ def test_an_unreadable_document_is_named(tmp_path: Path) -> None:
 
 def test_left_out_files_are_a_warning_with_their_reason(tmp_path: Path) -> None:
     wanted = run_file(tmp_path)
-    (tmp_path / "documents" / "b.docx").touch()
+    (tmp_path / "documents" / "b.csv").touch()
     check = doctor.check_documents(wanted)
-    assert (check.status, check.detail.split("; ")[1]) == ("warn", "left out: b.docx: unsupported type .docx")
+    assert (check.status, check.detail.split("; ")[1]) == ("warn", "left out: b.csv: unsupported type .csv")
+
+
+def test_documents_of_a_hub_that_are_not_there_are_refused_before_the_run(
+    tmp_path: Path, monkeypatch: MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    checks = list(
+        doctor.guarded("documents", lambda: doctor.find_documents(run_file(tmp_path, documents={"path": "a/b"})))
+    )
+    assert checks[0].status == "fail"
+    assert checks[0].detail.startswith("documents.path: a/b at revision main was not found on the hub (")
 
 
 def test_a_suite_that_is_neither_file_nor_hub_id_is_refused(tmp_path: Path) -> None:

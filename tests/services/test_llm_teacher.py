@@ -63,7 +63,7 @@ def assert_invariants(output: TeacherOutput, most: int = 8) -> None:
     assert len({pair.id for pair in output.pairs}) == len(output.pairs)
     assert [step.step for step in output.funnel] == ["anchors", "applicable", "questions", "verified", "answered"]
     assert all(step.in_ == step.kept + sum(step.dropped.values()) for step in output.funnel)
-    check_funnel(output.funnel, output.rejects)
+    check_funnel(output.funnel, Counter((one.step, one.reason) for one in output.rejects))
     assert output.funnel[0].kept == len(output.anchors) and output.funnel[-1].kept == len(output.pairs)
     assert sum(sum(step.dropped.values()) for step in output.funnel) == len(output.rejects)
     assert [(one.document_id, one.kind) for one in output.rewrite_inputs] == [(f"d{i}", "skeleton") for i in range(3)]

@@ -9,10 +9,10 @@ from typing import Literal
 
 import pytest
 
-from iar.config import Endpoint, ModelSection
+from iar.config import DocumentsSection, Endpoint, ModelSection
 from iar.errors import UserError
 from iar.methods.chunking import chunk_document
-from iar.services.documents import read_documents
+from iar.services.ingest import read_documents
 from iar.services.llm import ChatClient, ChatRequest, check
 from iar.services.llm_ask import ask
 from iar.services.llm_teacher import LlmTeacher
@@ -92,7 +92,7 @@ def test_every_reply_keeps_to_the_schema(vllm: str, tmp_path: Path) -> None:
 
 
 def test_a_build_ends_with_the_servers_own_totals_and_a_second_one_buys_nothing(vllm: str, tmp_path: Path) -> None:
-    documents = read_documents(ROOT / "examples" / "documents")[0][:1]
+    documents = read_documents(DocumentsSection(path=str(ROOT / "examples" / "documents")))[0][:1]
     chunks = [chunk for document in documents for chunk in chunk_document(document, 700)]
     before = counted(vllm)
     teacher = LlmTeacher(endpoint(vllm), tmp_path)

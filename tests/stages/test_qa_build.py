@@ -10,8 +10,9 @@ from iar.config import DocumentsSection, QaBuildSection, RunFile, RunSection
 from iar.errors import UserError
 from iar.methods.digest import digest_json
 from iar.methods.teaching import QUESTION_TYPES
-from iar.records import Chunk, Document, Outcome, QAPair, Reject, RewriteInput, read_records, to_json
+from iar.records import Chunk, Document, Outcome, QAPair, RewriteInput, read_records, to_json
 from iar.services.decontamination import read_checks
+from iar.services.reject_log import read_rejects
 from iar.services.workspace import Context, Manifest, stored_files
 from iar.stages import qa_build
 
@@ -69,14 +70,18 @@ def test_all_questions_of_a_chunk_are_in_one_split(demo: tuple[Path, Outcome]) -
 def test_nothing_vanishes_without_a_reason(demo: tuple[Path, Outcome]) -> None:
     out, outcome = demo
     funnel = json.loads((out / "funnel.json").read_text())
-    rejects = list(read_records(out / "rejects.jsonl", Reject))
+    rejects = list(read_rejects(out / "rejects.parquet"))
     assert [step["step"] for step in funnel] == [
-        "documents", "uncontaminated", "chunks", "anchors", "applicable", "questions", "verified", "answered",
-        "deduplicated", "decontaminated", "split",
+        "documents", "filtered", "distinct", "uncontaminated", "chunks", "anchors", "applicable", "questions",
+        "verified", "answered", "deduplicated", "decontaminated", "split",
     ]  # fmt: skip
     for step in funnel:
         assert step["in_"] == step["kept"] + sum(step["dropped"].values())
-        assert sum(step["dropped"].values()) == sum(reject.step == step["step"] for reject in rejects)
+        assert (
+            sum(step["dropped"].values())
+            == sum(step["outcomes"].values())
+            == sum(reject.step == step["step"] for reject in rejects)
+        )
     assert funnel[-1]["kept"] == outcome.metrics["pairs"] == len(pairs_of(out))
     assert "| decontaminated | question |" in outcome.markdown
 
@@ -91,7 +96,7 @@ def test_documents_and_questions_were_checked_against_every_evaluation(demo: tup
     assert "- documents against mmlu: 0 of 24 items give away one of " in outcome.markdown
     # What a test question says stands in no list of hits.
     tests = [pair.question for pair in read_records(out / "test.jsonl", QAPair)]
-    listed = (out / "contamination.jsonl").read_text() + (out / "rejects.jsonl").read_text()
+    listed = (out / "contamination.jsonl").read_text() + str(list(read_rejects(out / "rejects.parquet")))
     assert listed and not any(json.dumps(question) in listed for question in tests)
 
 
@@ -107,7 +112,7 @@ def test_a_document_with_an_evaluated_prompt_is_dropped_and_another_evaluation_l
     (folder / "exam.txt").write_text(f"The Exam\n\nThe Exam was set in 1911 by Tora Lind of Velm. {prompt}")
     outcome = build(folder, tmp_path / "out", evals=[str(evaluation)])
 
-    (dropped,) = [one for one in read_records(tmp_path / "out/rejects.jsonl", Reject) if one.step == "uncontaminated"]
+    (dropped,) = [one for one in read_rejects(tmp_path / "out/rejects.parquet") if one.step == "uncontaminated"]
     assert (dropped.reason, dropped.counterpart) == (f"gives away a prompt of {evaluation} (8-gram)", prompt)
     assert outcome.metrics["documents"] == 24
     for name in ("train.jsonl", "validation.jsonl", "test.jsonl"):
@@ -148,7 +153,7 @@ def test_lineage_leads_from_the_dataset_to_the_documents(demo: tuple[Path, Outco
 
 def test_a_repeat_is_identical(demo: tuple[Path, Outcome], tmp_path: Path) -> None:
     assert build(EXAMPLES, tmp_path / "again") == demo[1]
-    for path in demo[0].glob("*.json*"):
+    for path in (path for path in demo[0].iterdir() if path.suffix in (".json", ".jsonl", ".parquet")):
         assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
 
 

@@ -15,12 +15,12 @@ from iar.records import (
     Document,
     Outcome,
     QAPair,
-    Reject,
     Retelling,
     RewriteInput,
     read_records,
 )
 from iar.services.models import load_tokenizer
+from iar.services.reject_log import read_rejects
 from iar.services.workspace import Context
 from iar.stages import qa_build
 from tests.services.chat_server import Answer, Script, serve
@@ -139,14 +139,14 @@ def test_what_does_not_hold_is_dropped_with_its_reason(
     build(documents, tmp_path / "out", tiny_model_folder, script, **ALL)
     dropped = step(tmp_path / "out", at)["dropped"]
     assert dropped[reason] > 0
-    rejects = [one for one in read_records(tmp_path / "out" / "rejects.jsonl", Reject) if one.step == at]
+    rejects = [one for one in read_rejects(tmp_path / "out" / "rejects.parquet") if one.step == at]
     assert sum(one.reason == reason for one in rejects) == dropped[reason]
 
 
 def test_what_is_not_asked_for_is_not_made(documents: Path, tmp_path: Path) -> None:
     outcome = build(documents, tmp_path / "out", None, good_model, cross_questions=0, chunk_characters=100)
     assert {path.name for path in (tmp_path / "out").glob("*.jsonl")} == {
-        "documents.jsonl", "chunks.jsonl", "anchors.jsonl", "rewrite_inputs.jsonl", "rejects.jsonl", "train.jsonl",
+        "documents.jsonl", "chunks.jsonl", "anchors.jsonl", "rewrite_inputs.jsonl", "sources.jsonl", "train.jsonl",
         "validation.jsonl", "test.jsonl",
     }  # fmt: skip
     assert "cross_document" not in outcome.lineage[-1].payload

@@ -16,6 +16,11 @@ def digest_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def digest_bytes(data: bytes) -> str:
+    """Return the SHA-256 of some bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def digest_json(value: Any) -> str:
     """Return the SHA-256 of the canonical JSON of `value`."""
     return digest_text(canonical_json(value))

@@ -1,24 +1,24 @@
 """The account of the QA build: nothing vanishes without a reason."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from iar.errors import PermanentError
-from iar.records import FunnelStep, Reject
+from iar.records import OUTCOMES, FunnelStep
 
 
-def check_funnel(funnel: Sequence[FunnelStep], rejects: Iterable[Reject]) -> None:
+def check_funnel(funnel: Sequence[FunnelStep], recorded: Mapping[tuple[str, str], int]) -> None:
     """Raise PermanentError unless, at each step, in == kept + dropped and each drop is on record.
 
-    Where two neighbouring steps count the same unit, the second must begin with what the first kept.
+    recorded: the number of rejects by (step, reason). Dropped is filtered + duplicate + contaminated + failed. Where
+    two neighbouring steps count the same unit, the second must begin with what the first kept.
     """
-    recorded = Counter((reject.step, reject.reason) for reject in rejects)
     for step in funnel:
-        if step.in_ != step.kept + sum(step.dropped.values()):
-            raise PermanentError(f"funnel step {step.step}: {step.in_} in, {step.kept} kept, {step.dropped} dropped")
+        for dropped in (step.dropped, step.outcomes):
+            if step.in_ != step.kept + sum(dropped.values()):
+                raise PermanentError(f"funnel step {step.step}: {step.in_} in, {step.kept} kept, {dropped} dropped")
         for reason, count in step.dropped.items():
-            if recorded[step.step, reason] != count:
+            if recorded.get((step.step, reason), 0) != count:
                 raise PermanentError(f"funnel step {step.step}: {count} dropped as {reason!r}, other number on record")
     for step, following in pairwise(funnel):
         if step.unit == following.unit and step.kept != following.in_:
@@ -26,9 +26,14 @@ def check_funnel(funnel: Sequence[FunnelStep], rejects: Iterable[Reject]) -> Non
 
 
 def funnel_table(funnel: Iterable[FunnelStep]) -> str:
-    """Return the funnel as a Markdown table."""
-    rows = ["| step | unit | in | kept | dropped |", "| --- | --- | ---: | ---: | --- |"]
+    """Return the funnel as a Markdown table: counts, shares of what came in, reasons."""
+    rows = [
+        f"| step | unit | in | kept | {' | '.join(OUTCOMES)} | reasons |",
+        f"| --- | --- | ---: | ---: |{' ---: |' * len(OUTCOMES)} --- |",
+    ]
     for step in funnel:
-        dropped = ", ".join(f"{reason} {count}" for reason, count in step.dropped.items())
-        rows.append(f"| {step.step} | {step.unit} | {step.in_} | {step.kept} | {dropped} |")
+        counts = [step.kept, *(step.outcomes.get(outcome, 0) for outcome in OUTCOMES)]
+        shown = [f"{count} ({count / step.in_:.1%})" if count and step.in_ else str(count) for count in counts]
+        reasons = ", ".join(f"{reason} {count}" for reason, count in step.dropped.items())
+        rows.append(f"| {step.step} | {step.unit} | {step.in_} | {' | '.join(shown)} | {reasons} |")
     return "\n".join(rows)

@@ -16,6 +16,9 @@ _LIST_ITEM = re.compile(r"\s*(?:[-*+•·–]|\d{1,2}[.)])\s+")
 _WIDE_ENDS = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}，。！？、；：）」』]$")
 
 
+MOST_TITLE_CHARACTERS = 200
+
+
 @dataclass(frozen=True)
 class PlainText:
     """A document without markup. `paragraphs` doesn't repeat the title; `title` is "" where none was found."""
@@ -67,8 +70,11 @@ def _lines_of(text: str) -> str:
 
 
 def parse_plain(text: str) -> PlainText:
-    """Parse a text file: the first line that isn't blank is the title."""
-    first, _, rest = _lines_of(text).strip().partition("\n")
+    """Parse a text file: the first line that isn't blank is the title, unless it is a whole paragraph."""
+    text = _lines_of(text).strip()
+    first, _, rest = text.partition("\n")
+    if len(first) > MOST_TITLE_CHARACTERS:
+        return PlainText("", tuple(_paragraphs(text)))
     return PlainText(clean_line(first), tuple(_paragraphs(rest)))
 
 

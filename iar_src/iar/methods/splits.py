@@ -76,7 +76,7 @@ def deduplicate(pairs: Sequence[QAPair], chunks: Sequence[Chunk] = ()) -> tuple[
         near = (pairs[other] for other in index.similar(place) if pairs[other].split != pair.split)
         if other := copied.get(pair.chunk_id):
             reason = f"its chunk stands in another split too ({pair.split})"
-            rejects.append(Reject("deduplicated", pair.id, reason, pair.question, other))
+            rejects.append(Reject("deduplicated", pair.id, reason, pair.question, other, "duplicate"))
         elif folded in first_with:
             rejects.append(_reject("deduplicated", pair, "duplicate question", first_with[folded]))
         elif twin := next(near, None):
@@ -105,7 +105,12 @@ def apart(cross: Sequence[CrossDocumentPair], pairs: Sequence[QAPair]) -> tuple[
     twins = [next(index.similar(len(pairs) + number), None) for number in range(len(cross))]
     rejects = [
         Reject(
-            "cross_deduplicated", pair.id, "near-duplicate of a question about one chunk", pair.question, pairs[twin].id
+            "cross_deduplicated",
+            pair.id,
+            "near-duplicate of a question about one chunk",
+            pair.question,
+            pairs[twin].id,
+            "duplicate",
         )
         for pair, twin in zip(cross, twins, strict=True)
         if twin is not None
@@ -143,4 +148,4 @@ class _NearIndex:
 
 
 def _reject(step: str, pair: QAPair, reason: str, counterpart: QAPair) -> Reject:
-    return Reject(step, pair.id, f"{reason} ({pair.split})", pair.question, counterpart.id)
+    return Reject(step, pair.id, f"{reason} ({pair.split})", pair.question, counterpart.id, "duplicate")

@@ -83,6 +83,9 @@ class Teacher(Protocol):
 
 
 def funnel_step(step: str, unit: str, kept: int, rejects: Iterable[Reject]) -> FunnelStep:
-    """Return the step's account: what was kept, and what `rejects` of this very step dropped by reason."""
-    dropped = Counter(reject.reason for reject in rejects if reject.step == step)
-    return FunnelStep(step, unit, kept + dropped.total(), kept, dict(sorted(dropped.items())))
+    """Return the step's account: what was kept, and what `rejects` of this very step dropped by reason and outcome."""
+    ours = [reject for reject in rejects if reject.step == step]
+    dropped, outcomes = (Counter(getattr(reject, name) for reject in ours) for name in ("reason", "outcome"))
+    return FunnelStep(
+        step, unit, kept + dropped.total(), kept, dict(sorted(dropped.items())), dict(sorted(outcomes.items()))
+    )

@@ -39,8 +39,12 @@ def normalise(text: str) -> str:
 
 def character_ngrams(text: str, size: int = 5) -> frozenset[str]:
     """Return the character n-grams of the normalised text; a shorter text is its own only n-gram."""
-    folded = normalise(text)
-    return frozenset(folded[i : i + size] for i in range(max(1, len(folded) - size + 1)))
+    return ngrams_of(normalise(text), size)
+
+
+def ngrams_of(folded: str, size: int = 5) -> frozenset[str]:
+    """Return the character n-grams of a text that is normalised already."""
+    return frozenset([folded[i : i + size] for i in range(max(1, len(folded) - size + 1))])
 
 
 def word_ngrams(text: str, size: int = 8) -> frozenset[tuple[str, ...]]:
@@ -51,8 +55,9 @@ def word_ngrams(text: str, size: int = 8) -> frozenset[tuple[str, ...]]:
 
 def jaccard(left: frozenset[str], right: frozenset[str]) -> float:
     """Return |left and right| / |left or right|, 1.0 for two empty sets."""
-    union = len(left | right)
-    return len(left & right) / union if union else 1.0
+    shared = len(left & right)
+    union = len(left) + len(right) - shared
+    return shared / union if union else 1.0
 
 
 def grapheme_boundary(text: str, position: int) -> int:

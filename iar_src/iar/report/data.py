@@ -9,6 +9,7 @@ from typing import Any
 
 from iar.config import Endpoint, RunFile
 from iar.methods.contamination import Hit
+from iar.methods.filter_report import ScorerReport
 from iar.methods.merge_grid import grid
 from iar.methods.paired import PairedDifference
 from iar.methods.selection import mark_duplicates
@@ -79,6 +80,7 @@ class ReportData:
     funnel: tuple[FunnelStep, ...]
     checks: tuple[EvalCheck, ...]
     hits: tuple[Hit, ...]
+    scorers: tuple[ScorerReport, ...]
     dataset: dict[str, Any]
     trainings: tuple[Training, ...]
     checkpoints: dict[str, str]
@@ -112,6 +114,7 @@ def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportDa
         funnel=tuple(from_json(FunnelStep, step) for step in _json(inputs["data"] / "funnel.json")),
         checks=tuple(check for folder in _checked(inputs) for check in read_checks(folder)),
         hits=tuple(hit for folder in _checked(inputs) for hit in islice(read_hits(folder), HITS_SHOWN)),
+        scorers=_scorers(inputs["data"] / "filter.json"),
         dataset=read_json(inputs["data"] / "dataset.json"),
         trainings=tuple(_training(inputs[role], model) for role, model in TRAININGS),
         checkpoints=_checkpoints(validation, inputs["inject"]),
@@ -170,6 +173,11 @@ def _paired_json(differences: Iterable[PairedDifference]) -> dict[str, Any]:
         numbers = {name: value for name, value in asdict(one).items() if name in ("points", "low", "high", "items")}
         paired.setdefault(one.against, {})[one.axis] = numbers
     return paired
+
+
+def _scorers(path: Path) -> tuple[ScorerReport, ...]:
+    """Read what the file filter did; nothing where an older version built the questions."""
+    return tuple(from_json(ScorerReport, one) for one in _json(path)) if path.is_file() else ()
 
 
 def _json(path: Path) -> Any:

@@ -44,6 +44,13 @@ MEANINGS = {
     "top_p": "Nucleus sampling; 1 = off.",
 }
 
+# Sections within sections, below all others.
+INNER = {
+    "documents.columns": "ColumnsSection",
+    "documents.filter": "FilterSection",
+    "platform.pool": "PoolSection",
+}
+
 Schema = dict[str, Any]
 
 
@@ -53,8 +60,9 @@ def render_reference() -> str:
     sections = [_section(name, schema) for name in RunFile.model_fields]
     endpoint = schema["$defs"]["Endpoint"]
     server = f"## An LLM server\n\n{endpoint['description']} Written where a teacher or a judge stands.\n\n"
-    pool = schema["$defs"]["PoolSection"]
-    sections.append(f"## platform.pool\n\n{pool['description']}\n\n{_table(pool, schema['$defs'])}")
+    for place, model in INNER.items():
+        inner = schema["$defs"][model]
+        sections.append(f"## {place}\n\n{inner['description']}\n\n{_table(inner, schema['$defs'])}")
     return "\n".join([INTRODUCTION, *sections, server + _table(endpoint, schema["$defs"])])
 
 

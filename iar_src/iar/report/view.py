@@ -7,8 +7,9 @@ from typing import Any
 
 from iar import __version__
 from iar.config import Endpoint, RunFile
+from iar.methods.filter_report import triple as triple
 from iar.methods.paired import PairedDifference
-from iar.records import FunnelStep, ModelScores, Selection, SuiteScore
+from iar.records import OUTCOMES, FunnelStep, ModelScores, Selection, SuiteScore
 from iar.report.data import ReportData, results_json
 from iar.report.tables import COLUMNS, difference_text, points_text, recipe_lines
 
@@ -93,7 +94,7 @@ def verdict(difference: PairedDifference) -> str:
 
 
 def funnel_rows(funnel: Sequence[FunnelStep]) -> list[dict[str, Any]]:
-    """Return the steps with the share kept in [0, 1] and each reason's share of what came in."""
+    """Return the steps with the share kept in [0, 1] and each outcome's and reason's share of what came in."""
     return [
         {
             "step": step.step,
@@ -101,6 +102,9 @@ def funnel_rows(funnel: Sequence[FunnelStep]) -> list[dict[str, Any]]:
             "in": step.in_,
             "kept": step.kept,
             "share": step.kept / step.in_ if step.in_ else 1.0,
+            "outcomes": [
+                (step.outcomes.get(name, 0), step.outcomes.get(name, 0) / max(1, step.in_)) for name in OUTCOMES
+            ],
             "dropped": [(reason, count, count / step.in_) for reason, count in step.dropped.items() if count],
         }
         for step in funnel

@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 from iar.config import Endpoint, RunFile
 from iar.methods.explain import redact
 from iar.methods.job_spec import STATE
+from iar.services.sources import is_hub_id, is_remote
 
 DOCUMENTS = "documents.path"
 IN_IMAGES = "examples"  # the one folder in the working directory of our images
@@ -48,11 +49,13 @@ def _on_no_volume(run_file: RunFile) -> Iterator[str]:
 
 
 def _files(run_file: RunFile) -> Iterator[tuple[str, str]]:
-    """Yield key and value of every relative path; documents are a folder always, the others may be names and ids."""
+    """Yield key and value of every relative path that is no name and no id."""
     for key, place in _places(run_file).items():
         path = Path(place)
         named = len(path.parts) <= 2 and path.suffix not in (".json", ".jsonl") and not place.startswith((".", "~"))
-        if not path.is_absolute() and (key == DOCUMENTS or not named):
+        if key == DOCUMENTS:
+            named = is_remote(place) or is_hub_id(place)
+        if not path.is_absolute() and not named:
             yield key, place
 
 

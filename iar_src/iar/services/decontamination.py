@@ -118,7 +118,7 @@ def _nothing_checked(evaluation: Evaluation, checked: int, items: int) -> str:
 def reject(step: str, hit: Hit) -> Reject:
     """Return the reject of an item with a hit; the counterpart is the prompt, of a sealed evaluation its id."""
     reason = f"gives away a prompt of {hit.evaluation} ({hit.rule})"
-    return Reject(step, hit.item_id, reason, hit.text, hit.prompt or hit.prompt_id)
+    return Reject(step, hit.item_id, reason, hit.text, hit.prompt or hit.prompt_id, "contaminated")
 
 
 def clean_texts(
@@ -144,7 +144,9 @@ def clean_questions(
     held_out = [pair for pair in pairs if pair.split != "train"]
     places = _quoted(own_evaluation("held-out", held_out), _training_texts(texts))
     rejects = [
-        Reject(_step(pair), pair.id, f"stands in a document ({pair.split})", pair.question, places[pair.id])
+        Reject(
+            _step(pair), pair.id, f"stands in a document ({pair.split})", pair.question, places[pair.id], "contaminated"
+        )
         for pair in held_out
         if pair.id in places
     ]

@@ -119,12 +119,16 @@ def check_compute(run_file: RunFile | None) -> Check:
 
 
 def check_documents(run_file: RunFile) -> Check:
-    """Read all documents, as the run will."""
-    from iar.services.documents import read_documents
+    """Read and filter all documents, as the run will; those of a hub or a store are only looked up."""
+    from iar.services.ingest import read_documents
+    from iar.services.sources import is_hub_id, is_remote
 
-    documents, rejects = read_documents(Path(run_file.documents.path))
+    place = run_file.documents.path
+    if is_remote(place) or is_hub_id(place):
+        return find_documents(run_file)
+    documents, rejects = read_documents(run_file.documents)
     characters = sum(len(document.text) for document in documents)
-    detail = f"{len(documents)} documents, {characters:,} characters in {run_file.documents.path}"
+    detail = f"{len(documents)} documents, {characters:,} characters in {place}"
     if not rejects:
         return Check("documents", "pass", detail)
     left_out = "; ".join(f"{reject.item_id}: {reject.reason}" for reject in rejects[:3])
@@ -134,26 +138,49 @@ def check_documents(run_file: RunFile) -> Check:
 
 def find_documents(run_file: RunFile) -> Check:
     """Find files of a supported type that may be read, and one that gives text; the others are not opened."""
-    from iar.services.documents import MEDIA_TYPES, any_readable
+    from iar.services.ingest import any_readable
+    from iar.services.sources import KNOWN, hub_commit, is_hub_id, is_remote, walk, what_to_set
 
-    folder = Path(run_file.documents.path)
-    if not folder.is_dir():
-        return Check(
-            "documents", "fail", f"documents.path: {folder.absolute()} is not a folder", "correct documents.path"
-        )
-    files = [path for path in folder.rglob("*") if path.suffix.lower() in MEDIA_TYPES and path.is_file()]
+    place = run_file.documents.path
+    if is_remote(place):
+        return _find_objects(place)
+    if is_hub_id(place):
+        if _finished(run_file, "qa-build"):
+            return Check("documents", "pass", f"{place} was read from the hub")
+        commit = hub_commit(place, run_file.documents.revision)
+        if commit == run_file.documents.revision:
+            return Check("documents", "pass", f"{place} is on the hub")
+        fix = f"set documents.revision to a commit to be sure of the same rows, now {commit}"
+        return Check("documents", "warn", f"documents.path: {place} will be streamed from the hub", fix)
+    folder = Path(place)
+    if not folder.exists():
+        detail = f"documents.path: {folder.absolute()} is not a folder or file"
+        return Check("documents", "fail", detail, what_to_set(place))
+    files = [path for path in (walk(folder) if folder.is_dir() else [folder]) if path.suffix.lower() in KNOWN]
     if not files:
-        known = " ".join(sorted(MEDIA_TYPES))
+        known = " ".join(sorted(KNOWN))
         return Check("documents", "fail", f"documents.path: {folder} holds no document ({known})", "put some there")
     closed = [path for path in files if not os.access(path, os.R_OK)]
     if closed:
         return Check("documents", "fail", f"documents.path: {closed[0]} cannot be read", "allow reading it, or move it")
-    if not any_readable(folder):
+    if not any_readable(run_file.documents):
         return Check(
             "documents", "fail", f"documents.path: none of the {len(files)} files in {folder} gives text",
-            "iar doctor says why for each; convert them to UTF-8 text, Markdown, HTML or PDF with text",
+            "iar doctor says why for each; convert them to UTF-8 text, Markdown, HTML, Word or PDF with text",
         )  # fmt: skip
     return Check("documents", "pass", f"{len(files)} files in {folder}")
+
+
+def _find_objects(place: str) -> Check:
+    """Find an object of a supported type below a place in S3."""
+    from iar.services.object_store import Bucket
+    from iar.services.sources import KNOWN
+
+    bucket = Bucket(place)
+    if not any(Path(name).suffix.lower() in KNOWN for name, _, _ in bucket.listing()):
+        known = " ".join(sorted(KNOWN))
+        return Check("documents", "fail", f"documents.path: {place} holds no document ({known})", "put some there")
+    return Check("documents", "pass", f"{place} holds documents")
 
 
 def check_suites(run_file: RunFile) -> Check:

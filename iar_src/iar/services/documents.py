@@ -1,138 +1,112 @@
-"""Reads a folder of documents (.txt .md .html .pdf) as plain text; whatever is left out has a reason."""
+"""Files and rows as plain text: one item in, a document with where it is from, or the reason why there is none."""
 
+import io
 import logging
 import re
-import unicodedata
+import zipfile
 from collections import Counter
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from iar.errors import UserError
-from iar.methods.digest import digest_file, digest_json
+from iar.methods.digest import digest_bytes, digest_json
+from iar.methods.encoding import KNOWN_IN_WORDS, decode
 from iar.methods.plain_text import PlainText, clean_line, join_lines, parse_html, parse_markdown, parse_plain
-from iar.records import Document, Reject
+from iar.records import Document, Reject, SourceFacts
+from iar.services.sources import STEP, Item, row_digest
 
 if TYPE_CHECKING:
     from pypdf import PageObject
 
-MEDIA_TYPES = {
-    ".txt": "text/plain",
-    ".md": "text/markdown",
-    ".markdown": "text/markdown",
-    ".html": "text/html",
-    ".htm": "text/html",
-    ".pdf": "application/pdf",
-}
 _PARSERS = {"text/plain": parse_plain, "text/markdown": parse_markdown, "text/html": parse_html}
+# A small archive can unpack to any size.
+MOST_UNPACKED_BYTES = 256 << 20
 
 
 class _Skipped(Exception):
-    """A file that is left out; the message is the reason."""
+    """An item that gives no document; the message is the reason."""
 
 
-def read_documents(folder: Path) -> tuple[list[Document], list[Reject]]:
-    """Read all files under `folder` in path order; return the documents and what was left out, with reasons.
-
-    Rejected: unsupported types, hidden files, empty files, PDFs without text, exact duplicates.
-    Raises UserError for a missing or empty folder and for a file that cannot be read.
-    """
-    paths = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
-    documents: list[Document] = []
-    rejects: list[Reject] = []
-    first_with: dict[str, str] = {}
-    for path in paths:
-        source = path.relative_to(folder).as_posix()
-        try:
-            document = _read_document(path, source)
-        except _Skipped as skipped:
-            rejects.append(Reject("documents", source, str(skipped), ""))
-            continue
-        if twin := first_with.get(document.text):
-            rejects.append(Reject("documents", source, "duplicate document", document.title, twin))
-            continue
-        first_with[document.text] = source
-        documents.append(document)
-    if not documents:
-        raise UserError(_nothing_readable(folder, rejects))
-    return documents, rejects
-
-
-def any_readable(folder: Path) -> bool:
-    """Tell whether some file under `folder` gives text; files are read only until one does."""
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        try:
-            _read_document(path, path.relative_to(folder).as_posix())
-        except _Skipped:
-            continue
-        return True
-    return False
-
-
-def _nothing_readable(folder: Path, rejects: list[Reject]) -> str:
-    if not folder.is_dir():
-        return f"documents.path: {folder} is not a folder; set it to a folder with .txt .md .html .pdf files"
-    reasons = "; ".join(f"{count} x {reason}" for reason, count in Counter(r.reason for r in rejects).most_common(3))
-    return (
-        f"documents.path: {folder} has no readable document (.txt .md .html .pdf); "
-        f"{f'left out: {reasons}; ' if reasons else ''}put documents there or point documents.path elsewhere"
+def convert(item: Item) -> tuple[Document, SourceFacts] | Reject:
+    """Return an item's document, `text` cleaned, and where it is from; a Reject where it has no text."""
+    try:
+        plain, encoding, note = _parse(item)
+        if not plain.paragraphs:
+            raise _Skipped(_why_empty(item.media_type, plain))
+    except _Skipped as skipped:
+        return Reject(STEP, item.source, str(skipped), "", outcome="failed")
+    digest = digest_bytes(item.content) if isinstance(item.content, bytes) else row_digest(item)
+    title = plain.title or PurePosixPath(item.source).stem
+    document_id = "doc-" + digest_json([item.path, digest])[:12]
+    document = Document(document_id, title, plain.text, item.source, item.media_type, digest)
+    return document, SourceFacts(
+        document_id, item.alias, item.collection, item.place, item.revision, item.licence, encoding, "", note
     )
 
 
-def _read_document(path: Path, source: str) -> Document:
-    """Read one file. Raises _Skipped with the reason where there is nothing to read."""
-    if any(part.startswith(".") for part in Path(source).parts):
-        raise _Skipped("hidden file")
-    media_type = MEDIA_TYPES.get(path.suffix.lower())
-    if media_type is None:
-        raise _Skipped(f"unsupported type {path.suffix.lower() or '(no extension)'}")
-    try:
-        source_digest = digest_file(path)
-        plain = _parse_pdf(path) if media_type == "application/pdf" else _PARSERS[media_type](_decode(path))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); allow reading it or move it away") from error
-    if not plain.paragraphs:
-        raise _Skipped(_why_empty(media_type, plain))
-    title = plain.title or Path(source).stem
-    document_id = "doc-" + digest_json([source, source_digest])[:12]
-    return Document(document_id, title, plain.text, source, media_type, source_digest)
+def _parse(item: Item) -> tuple[PlainText, str, str]:
+    """Return the plain text, the encoding ("" for formats that know their own) and a note."""
+    if isinstance(item.content, str):
+        return _parse_row(item.title, item.content), "", ""
+    if item.media_type == "application/pdf":
+        plain, note = _parse_pdf(item.content)
+        return plain, "", note
+    if item.media_type.endswith("wordprocessingml.document"):
+        return _parse_docx(item.content), "", ""
+    found = decode(item.content, _declared(item.content) if item.media_type == "text/html" else "")
+    if found is None:
+        raise _Skipped(f"text in no known encoding ({KNOWN_IN_WORDS})")
+    return _PARSERS[item.media_type](found.text), found.encoding, found.note
 
 
 def _why_empty(media_type: str, plain: PlainText) -> str:
     if plain.title:
         return "no text beyond the title"
-    return "PDF without text (scanned?)" if media_type == "application/pdf" else "empty file"
+    return "PDF without text (scanned?)" if media_type == "application/pdf" else "empty"
 
 
-def _decode(path: Path) -> str:
-    """Return the file's text: UTF-8, UTF-16 with a byte order mark, or Windows-1252 where that is plausible."""
-    data = path.read_bytes()
-    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    for name in (encoding, "cp1252"):
-        try:
-            text = data.decode(name)
-        except UnicodeDecodeError:
-            continue
-        controls = re.search(r"[\x00-\x08\x0e-\x1f]", text)
-        # Another 8-bit encoding read as Windows-1252 shows as runs of accented letters, bytes that are no text
-        # but open like UTF-16 as code points that do not exist.
-        foreign = name == "cp1252" and sum(ord(character) > 127 for character in text) > len(text) // 10
-        foreign |= name == "utf-16" and any(unicodedata.category(character) == "Cn" for character in text)
-        if not controls and not foreign:
-            return text
-    raise UserError(f"{path}: is text in no known encoding (UTF-8, UTF-16, Windows-1252); save it as UTF-8")
+def _parse_row(title: str, text: str) -> PlainText:
+    """Parse a row's text; without a title of its own a first line can be it, but not the only one."""
+    if not title and "\n" in text.strip():
+        return parse_plain(text)
+    return PlainText(clean_line(title), parse_plain(f"-\n\n{text}").paragraphs)
 
 
-def _parse_pdf(path: Path) -> PlainText:
-    """Parse a PDF. Raises _Skipped for a damaged or encrypted one."""
+def _declared(data: bytes) -> str:
+    """Return the charset that a page names for itself, "" where it names none."""
+    found = re.search(rb"charset\s*=\s*[\"']?\s*([\w.:-]+)", data[:4096], re.IGNORECASE)
+    return found[1].decode("ascii", "replace") if found else ""
+
+
+def _parse_docx(data: bytes) -> PlainText:
+    """Parse a Word document by way of HTML: headings, lists and tables stay, pictures go."""
+    import mammoth
+
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > MOST_UNPACKED_BYTES:
+                raise _Skipped(f"Word document that unpacks to more than {MOST_UNPACKED_BYTES >> 20} MiB")
+        html = mammoth.convert_to_html(
+            io.BytesIO(data),
+            style_map="p[style-name='Title'] => h1:fresh",
+            convert_image=mammoth.images.img_element(lambda image: {}),
+        ).value
+    except _Skipped:
+        raise
+    # mammoth raises whatever zip and XML parsers trip over.
+    except Exception as error:
+        raise _Skipped(f"damaged Word document ({type(error).__name__})") from error
+    return parse_html(html)
+
+
+def _parse_pdf(data: bytes) -> tuple[PlainText, str]:
+    """Parse a PDF; the note counts pages without text. Raises _Skipped for a damaged or encrypted one."""
     import pypdf
 
     logging.getLogger("pypdf").setLevel(logging.ERROR)
     try:
-        reader = pypdf.PdfReader(path)
+        reader = pypdf.PdfReader(io.BytesIO(data))
         title = clean_line(str((reader.metadata and reader.metadata.title) or ""))
         pages = _without_running_lines([_page_lines(page) for page in reader.pages])
-    except OSError:
-        raise
     except pypdf.errors.FileNotDecryptedError as error:
         raise _Skipped("encrypted PDF") from error
     # pypdf raises whatever its parser trips over, from KeyError to RecursionError.
@@ -143,7 +117,8 @@ def _parse_pdf(path: Path) -> PlainText:
         title, paragraphs = paragraphs[0], paragraphs[1:]
     elif not paragraphs:
         title = ""
-    return PlainText(title, tuple(paragraphs))
+    blank = sum(not any(page) for page in pages)
+    return PlainText(title, tuple(paragraphs)), f"{blank} of {len(pages)} pages without text" if blank else ""
 
 
 def _page_lines(page: "PageObject") -> list[str]:

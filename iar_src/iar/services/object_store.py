@@ -96,12 +96,17 @@ class Bucket:
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """Return name -> bytes of the objects whose names begin with `prefix`, a request a thousand of them."""
+        return {name: size for name, size, _ in self.listing(prefix)}
+
+    def listing(self, prefix: str = "") -> Iterator[tuple[str, int, str]]:
+        """Yield name, bytes and ETag of the objects whose names begin with `prefix`, in the order of their names."""
         with self._explained("listing", prefix):
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._prefix + prefix
             )
-            found = [item for page in pages for item in page.get("Contents", ())]
-        return {item["Key"].removeprefix(self._prefix): item["Size"] for item in found}
+            for page in pages:
+                for item in page.get("Contents", ()):
+                    yield item["Key"].removeprefix(self._prefix), item["Size"], item["ETag"].strip('"')
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects in the order given, a request a thousand; one that is gone already is no error."""
@@ -204,6 +209,11 @@ class Bucket:
             )
         sync(part)
         part.replace(path)
+
+    def fetch(self, name: str, path: Path, size: int) -> None:
+        """Write an object of `size` bytes to a file in place of any other; a cut download goes on where it stood."""
+        path.unlink(missing_ok=True)
+        self._fill(path, name, size)
 
     def probe(self) -> None:
         """Write, read and delete one small object."""

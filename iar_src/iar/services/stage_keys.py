@@ -173,9 +173,13 @@ def _digest_value(value: str | list[str]) -> str | list[str]:
 
 
 def digest_place(place: str) -> str:
-    """Return the digest of a file's bytes, of all files below a folder, or "" where there is neither."""
+    """Return the digest of a file's bytes, of all files below a folder, of what S3 lists below a prefix; else ""."""
     if not place:  # as a path it would be the working folder
         return ""
+    if place.startswith("s3://"):
+        from iar.services.object_store import Bucket
+
+        return digest_json(list(Bucket(place).listing()))
     path = Path(place)
     if path.is_file():
         return digest_file(path)

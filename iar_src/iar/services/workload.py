@@ -7,11 +7,13 @@ from math import ceil
 from pathlib import Path
 from statistics import fmean
 
-from iar.config import Endpoint, RunFile
+from iar.config import DocumentsSection, Endpoint, RunFile
+from iar.errors import UserError
 from iar.methods.chunking import chunk_document
 from iar.records import Chunk, Document, QAPair, read_records
-from iar.services.documents import read_documents
+from iar.services.ingest import read_documents
 from iar.services.source_rows import is_file
+from iar.services.sources import is_hub_id, is_remote
 
 # Of UTF-8: English in a vocabulary of 50,000 to 150,000 has 4.2, and Chinese, at 3 bytes a character, about as many.
 BYTES_PER_TOKEN = 4.0
@@ -70,7 +72,7 @@ def workload(run_file: RunFile, data: Path | None, copy: Path | None = None) -> 
         pairs = list(read_records(data / "train.jsonl", QAPair))
         question, answer = (fmean(tokens(text) for text in texts) for texts in _texts(pairs))
     else:
-        documents, _ = read_documents(copy or Path(run_file.documents.path))
+        documents, _ = read_documents(_here(run_file.documents, copy))
         size = (settings.chunk_tokens, lambda text: ceil(tokens(text))) if settings.chunk_tokens else None
         size = size or (settings.chunk_characters, len)
         chunks = [chunk for document in documents for chunk in chunk_document(document, *size)]
@@ -84,6 +86,15 @@ def workload(run_file: RunFile, data: Path | None, copy: Path | None = None) -> 
     return Workload(
         whole, units, len(chunks), train, validation, test, question, answer, _suites(run_file), data is not None
     )
+
+
+def _here(documents: DocumentsSection, copy: Path | None) -> DocumentsSection:
+    """Return the documents to count. Raises UserError for those of a hub or a store, which may be terabytes."""
+    if copy is not None:
+        return documents.model_copy(update={"path": str(copy)})
+    if is_remote(documents.path) or is_hub_id(documents.path):
+        raise UserError(f"documents.path: {documents.path} is not on this machine")
+    return documents
 
 
 def tokens(text: str) -> float:

@@ -9,6 +9,7 @@ from iar.config import QaBuildSection, RunFile
 from iar.errors import PermanentError, UserError
 from iar.methods.chunking import chunk_document
 from iar.methods.digest import digest_json
+from iar.methods.filter_report import filter_table
 from iar.methods.funnel import check_funnel, funnel_table
 from iar.methods.offline_teacher import OfflineTeacher
 from iar.methods.splits import SPLITS, apart, assign_splits, deduplicate, with_splits
@@ -21,16 +22,17 @@ from iar.records import (
     Lineage,
     Outcome,
     QAPair,
-    Reject,
     Retelling,
+    read_records,
     to_json,
     write_json,
     write_records,
 )
 from iar.services.decontamination import Decontamination, check_lines, clean_questions, clean_texts, write_checks
-from iar.services.documents import read_documents
 from iar.services.evaluations import general_evaluations
+from iar.services.ingest import DOCUMENTS, Ingested, ingest
 from iar.services.models import load_tokenizer
+from iar.services.reject_log import RejectLog
 from iar.services.workspace import Context
 
 # Beside the test: locked like it, and scored apart.
@@ -38,13 +40,19 @@ CROSS_FILE = "test-cross-document.jsonl"
 
 
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
-    """Build the dataset under `out`; what is dropped on the way stands in rejects.jsonl, counted in funnel.json.
+    """Build the dataset under `out`; what is dropped on the way stands in rejects.parquet, counted in funnel.json.
 
-    Raises UserError where the folder has no readable document or a split comes out empty.
+    Raises UserError where no document is kept or a split comes out empty.
     """
+    with RejectLog(out / "rejects.parquet") as rejects:
+        return _build(run_file, inputs, out, context, rejects)
+
+
+def _build(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context, rejects: RejectLog) -> Outcome:
     settings = run_file.qa_build
     general = general_evaluations(run_file)
-    read, document_rejects = read_documents(Path(run_file.documents.path))
+    ingested = ingest(run_file.documents, out, rejects, context.seed, context.progress.update)
+    read = list(read_records(out / DOCUMENTS, Document))
     documents, contaminated, checked_documents = clean_texts("documents", read, general, "uncontaminated")
     count_tokens = _token_counter(settings, inputs)
     budget = (settings.chunk_tokens, count_tokens) if settings.chunk_tokens else (settings.chunk_characters, len)
@@ -64,10 +72,9 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     cross = [pair for pair in clean if isinstance(pair, CrossDocumentPair)]
     pairs = [pair for pair in clean if not isinstance(pair, CrossDocumentPair)]
     checks = [checked_documents, checked_questions, *([checked_retellings] if further.retellings else [])]
-    rejects = [*document_rejects, *contaminated, *taught.rejects, *duplicates, *leaks]
-    rejects += [*further.rejects, *retold_leaks, *repeats]
+    rejects.add([*contaminated, *taught.rejects, *duplicates, *leaks, *further.rejects, *retold_leaks, *repeats])
     funnel = [
-        funnel_step("documents", "document", len(read), document_rejects),
+        *ingested.funnel,
         funnel_step("uncontaminated", "document", len(documents), contaminated),
         funnel_step("chunks", "chunk", len(chunks), []),
         *taught.funnel,
@@ -82,11 +89,11 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
         both = "question over two documents"
         funnel.append(funnel_step("cross_deduplicated", both, len(separate), repeats))
         funnel.append(funnel_step("cross_decontaminated", both, len(cross), leaks))
-    check_funnel(funnel, rejects)
+    check_funnel(funnel, rejects.counts)
     _check_splits(pairs, chunks, settings)
 
     lineage = _lineage(documents, chunks, [*pairs, *cross], retellings)
-    _write(out, documents, chunks, taught, pairs, rejects, funnel)
+    _write(out, documents, chunks, taught, pairs, funnel)
     write_checks(out, checks)
     if cross:
         write_records(out / CROSS_FILE, cross)
@@ -95,7 +102,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     contents = lineage[-1].payload
     write_json(out / "dataset.json", {"digest": lineage[-1].digest} | contents)
     metrics = _metrics(documents, chunks, taught, contents, rejects)
-    return Outcome(metrics, _markdown(pairs, funnel, checks), lineage)
+    return Outcome(metrics, _markdown(pairs, funnel, ingested, checks), lineage)
 
 
 def _teacher(settings: QaBuildSection, context: Context) -> Teacher:
@@ -138,16 +145,14 @@ def _write(
     chunks: Sequence[Chunk],
     taught: TeacherOutput,
     pairs: Sequence[QAPair],
-    rejects: Sequence[Reject],
     funnel: Sequence[FunnelStep],
 ) -> None:
-    write_records(out / "documents.jsonl", documents)
+    write_records(out / DOCUMENTS, documents)
     write_records(out / "chunks.jsonl", chunks)
     write_records(out / "anchors.jsonl", taught.anchors)
     write_records(out / "rewrite_inputs.jsonl", taught.rewrite_inputs)
     for split in SPLITS:
         write_records(out / f"{split}.jsonl", (pair for pair in pairs if pair.split == split))
-    write_records(out / "rejects.jsonl", rejects)
     write_json(out / "funnel.json", [to_json(step) for step in funnel])
 
 
@@ -156,14 +161,16 @@ def _metrics(
     chunks: Sequence[Chunk],
     taught: TeacherOutput,
     contents: dict[str, Any],
-    rejects: Sequence[Reject],
+    rejects: RejectLog,
 ) -> dict[str, float]:
     counts = {"documents": len(documents), "chunks": len(chunks), "anchors": len(taught.anchors)}
-    counts |= contents | {"rejects": len(rejects)}
+    counts |= contents | {"rejects": rejects.counts.total()}
     return {name: float(count) for name, count in counts.items()}
 
 
-def _markdown(pairs: Sequence[QAPair], funnel: Sequence[FunnelStep], checks: Sequence[Decontamination]) -> str:
+def _markdown(
+    pairs: Sequence[QAPair], funnel: Sequence[FunnelStep], ingested: Ingested, checks: Sequence[Decontamination]
+) -> str:
     by_split = Counter(pair.split for pair in pairs)
     by_type = Counter(pair.question_type for pair in pairs)
     teacher = pairs[0].teacher
@@ -175,6 +182,8 @@ def _markdown(pairs: Sequence[QAPair], funnel: Sequence[FunnelStep], checks: Seq
             + ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(by_type.items())),
             "",
             funnel_table(funnel),
+            "",
+            filter_table(ingested.scorers),
             "",
             *(f"- {line}" for one in checks for line in check_lines(one.checks)),
         ]

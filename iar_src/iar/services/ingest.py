@@ -1,0 +1,286 @@
+"""From a place with documents to those that are kept: read, filtered, freed of duplicates, each step accounted for.
+
+Two passes, neither of which holds a text but the one at hand: the first reads, scores and writes the documents that
+pass aside; the second finds the duplicates among their signatures and copies the rest.
+"""
+
+import json
+import shutil
+import tempfile
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iar.config import DocumentsSection, FilterSection
+from iar.errors import UserError
+from iar.methods.digest import digest_text
+from iar.methods.filter_report import ScorerReport, report
+from iar.methods.near_duplicates import PERMUTATIONS, find_twins, signatures
+from iar.methods.scorers import NEAR_DUPLICATE, SCORERS, Reading
+from iar.methods.textnorm import jaccard, ngrams_of
+from iar.records import Document, FunnelStep, Reject, SourceFacts, from_json, read_records, to_json, write_json
+from iar.services.documents import convert
+from iar.services.reject_log import RejectLog, read_rejects
+from iar.services.sources import KINDS, STEP, Item, items
+
+FILTERED = "filtered"
+DISTINCT = "distinct"
+DOCUMENTS, SOURCES, FILTER = "documents.jsonl", "sources.jsonl", "filter.json"
+ASIDE = "ingest.part"
+# Signatures are made of so many characters at once: enough to be quick, little beside the libraries in memory.
+BATCH_CHARACTERS = 1 << 19
+DIGEST_BYTES = 16
+NGRAM_SETS = 8
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """What came of a document set: the account, and the reports of the filter's scorers."""
+
+    documents: int
+    characters: int
+    funnel: tuple[FunnelStep, ...]
+    scorers: tuple[ScorerReport, ...]
+
+
+def ingest(
+    settings: DocumentsSection,
+    out: Path,
+    rejects: RejectLog,
+    seed: int,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Ingested:
+    """Write documents.jsonl, sources.jsonl and filter.json under `out`; what is dropped goes to `rejects`.
+
+    Raises UserError where nothing is kept, and what `items` raises.
+    """
+    folder = out / ASIDE
+    shutil.rmtree(folder, ignore_errors=True)  # a killed try's
+    folder.mkdir()
+    with _Aside(folder) as aside:
+        read = _read(settings, aside, rejects, on_progress)
+    kept, nearest = _distinct(settings.filter.near_duplicate, aside, rejects)
+    count = int(kept.sum())
+    funnel = (
+        rejects.step(STEP, "document", read.items, read.documents),
+        rejects.step(FILTERED, "document", read.documents, len(aside)),
+        rejects.step(DISTINCT, "document", len(aside), count),
+    )
+    if not count:
+        shutil.rmtree(folder)
+        raise UserError(_nothing_kept(settings.path, funnel))
+    _copy(aside.documents, kept, out / DOCUMENTS)
+    _copy(aside.sources, kept, out / SOURCES)
+    shutil.rmtree(folder)
+    scorers = _reports(settings.filter, read, aside, kept, nearest, seed)
+    write_json(out / FILTER, [to_json(one) for one in scorers])
+    return Ingested(count, int(np.array(aside.characters)[kept].sum()), funnel, scorers)
+
+
+def read_documents(settings: DocumentsSection) -> tuple[list[Document], list[Reject]]:
+    """Return the documents that a run would keep, and what it would leave out, in memory.
+
+    Raises what `ingest` raises.
+    """
+    with tempfile.TemporaryDirectory(prefix="iar-ingest-") as name:
+        folder = Path(name)
+        with RejectLog(folder / "rejects.parquet") as rejects:
+            ingest(settings, folder, rejects, 0)
+        return list(read_records(folder / DOCUMENTS, Document)), list(read_rejects(folder / "rejects.parquet"))
+
+
+def any_readable(settings: DocumentsSection) -> bool:
+    """Tell whether some item gives text; items are read only until one does."""
+    return any(isinstance(item, Item) and not isinstance(convert(item), Reject) for item in items(settings))
+
+
+@dataclass
+class _Read:
+    """The first pass in figures: a value a document, in the order in which they came."""
+
+    items: int = 0
+    words: "array[int]" = field(default_factory=lambda: array("q"))
+    collections: "array[int]" = field(default_factory=lambda: array("q"))
+    scores: "array[float]" = field(default_factory=lambda: array("d"))
+    names: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def documents(self) -> int:
+        """Items that gave a document."""
+        return len(self.words)
+
+
+class _Aside:
+    """The documents that pass the filter, on disk until it is known which are duplicates."""
+
+    def __init__(self, folder: Path) -> None:
+        self.documents, self.sources = folder / "documents", folder / "sources"
+        self.folded, self.signatures, self.digests = folder / "folded", folder / "signatures", folder / "digests"
+        self.ends, self.folded_ends = array("q"), array("q")
+        self.read_at, self.characters = array("q"), array("q")
+        self._unsigned: list[str] = []
+        self._waiting = 0
+        self._files: dict[Path, BinaryIO] = {}
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __enter__(self) -> "_Aside":
+        paths = (self.documents, self.sources, self.folded, self.signatures, self.digests)
+        self._files = {path: path.open("wb") for path in paths}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._flush()
+        for file in self._files.values():
+            file.close()
+
+    def add(self, document: Document, facts: SourceFacts, folded: str, number: int) -> None:
+        """Keep a document, which was the `number`-th that was read, for the second pass."""
+        for path, record in ((self.documents, document), (self.sources, facts)):
+            self._files[path].write((json.dumps(to_json(record), ensure_ascii=False) + "\n").encode())
+        self._files[self.folded].write(folded.encode())
+        self.ends.append(self._files[self.documents].tell())
+        self.folded_ends.append(self._files[self.folded].tell())
+        self._files[self.digests].write(bytes.fromhex(digest_text(folded)[: 2 * DIGEST_BYTES]))
+        self.read_at.append(number)
+        self.characters.append(len(document.text))
+        self._unsigned.append(folded)
+        self._waiting += len(folded)
+        if self._waiting >= BATCH_CHARACTERS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._unsigned:
+            self._files[self.signatures].write(signatures(self._unsigned).tobytes())
+            self._unsigned, self._waiting = [], 0
+
+    def document(self, number: int) -> Document:
+        """Read a document back."""
+        return from_json(Document, json.loads(_slice(self.documents, self.ends, number)))
+
+    def ngrams(self, number: int) -> frozenset[str]:
+        """Return the character 5-grams of a document."""
+        return ngrams_of(_slice(self.folded, self.folded_ends, number).decode())
+
+
+def _slice(path: Path, ends: "array[int]", number: int) -> bytes:
+    """Return the `number`-th piece of a file of pieces."""
+    start = ends[number - 1] if number else 0
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(ends[number] - start)
+
+
+def _read(
+    settings: DocumentsSection, aside: _Aside, rejects: RejectLog, on_progress: Callable[[int, int], None] | None
+) -> _Read:
+    read = _Read()
+    for item in items(settings):
+        read.items += 1
+        if on_progress:
+            on_progress(read.items, read.items + 1)  # how many there are is known at the end
+        converted = item if isinstance(item, Reject) else convert(item)
+        if isinstance(converted, Reject):
+            rejects.add([converted])
+            continue
+        document, facts = converted
+        reading = Reading(document.text)
+        scores = [scorer.score(reading, settings.filter) for scorer in SCORERS]
+        passed = [one.passes(score, settings.filter) for one, score in zip(SCORERS, scores, strict=True)]
+        failed = passed.index(False) if False in passed else -1
+        read.words.append(len(reading.words))
+        read.collections.append(read.names.setdefault(facts.collection, len(read.names)))
+        read.scores.extend(scores)
+        if failed >= 0:
+            reason, score = SCORERS[failed].reason, round(scores[failed], 6)
+            rejects.add([Reject(FILTERED, document.source, reason, document.text[:200], score=score)])
+        else:
+            facts = replace(facts, licence=facts.licence or settings.licence, language=reading.language)
+            aside.add(document, facts, reading.folded, read.documents - 1)
+    return read
+
+
+def _distinct(threshold: float, aside: _Aside, rejects: RejectLog) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+    """Return which documents stay, and each one's similarity to an earlier one."""
+    found = np.zeros((0, PERMUTATIONS), np.uint32)
+    if len(aside):
+        found = np.memmap(aside.signatures, np.uint32, "r").reshape(len(aside), PERMUTATIONS)
+    digests = np.fromfile(aside.digests, f"V{DIGEST_BYTES}")
+
+    ngrams = lru_cache(maxsize=NGRAM_SETS)(aside.ngrams)
+    twins, nearest = find_twins(found, digests, threshold, lambda one, two: jaccard(ngrams(one), ngrams(two)))
+    kept = np.ones(len(aside), bool)
+    for number, twin in sorted(twins.items()):
+        kept[number] = False
+        dropped, survivor = aside.document(number), aside.document(twin.survivor)
+        reason = "duplicate document" if twin.similarity == 1 else NEAR_DUPLICATE.reason
+        score = round(twin.similarity, 6)
+        rejects.add([Reject(DISTINCT, dropped.source, reason, dropped.title, survivor.source, "duplicate", score)])
+    return kept, nearest
+
+
+def _copy(source: Path, kept: NDArray[np.bool_], path: Path) -> None:
+    """Write the lines of the documents that stay."""
+    part = path.with_suffix(path.suffix + ".part")
+    with source.open("rb") as lines, part.open("wb") as file:
+        file.writelines(line for keeps, line in zip(kept, lines, strict=True) if keeps)
+    part.replace(path)
+
+
+def _reports(
+    settings: FilterSection,
+    read: _Read,
+    aside: _Aside,
+    kept: NDArray[np.bool_],
+    nearest: NDArray[np.float32],
+    seed: int,
+) -> tuple[ScorerReport, ...]:
+    """Return a report a scorer: of the rules over all that was read, of duplicates over what passed the rules."""
+    scores = np.array(read.scores, np.float64).reshape(-1, len(SCORERS))
+    words, collections = np.array(read.words, np.int64), np.array(read.collections, np.int64)
+    passes = np.stack([one.which_pass(scores[:, place], settings) for place, one in enumerate(SCORERS)], axis=1)
+    rules = [
+        report(
+            one,
+            one.threshold(settings),
+            scores[:, place],
+            ~passes[:, place],
+            np.logical_and.reduce(np.delete(passes, place, axis=1), axis=1),
+            words,
+            collections,
+            list(read.names),
+            seed,
+        )
+        for place, one in enumerate(SCORERS)
+    ]
+    passed = np.array(aside.read_at, np.int64)
+    duplicates = report(
+        NEAR_DUPLICATE,
+        settings.near_duplicate,
+        nearest,
+        ~kept,
+        np.ones(len(kept), bool),
+        words[passed],
+        collections[passed],
+        list(read.names),
+        seed,
+    )
+    return (*rules, duplicates)
+
+
+def _nothing_kept(place: str, funnel: Sequence[FunnelStep]) -> str:
+    reasons = Counter({reason: count for step in funnel for reason, count in step.dropped.items()}).most_common(3)
+    left_out = "; ".join(f"{count} x {reason}" for reason, count in reasons)
+    return (
+        f"documents.path: {place} has no readable document ({KINDS}); "
+        f"{f'left out: {left_out}; ' if left_out else ''}put documents there, point documents.path elsewhere, or "
+        "loosen documents.filter"
+    )

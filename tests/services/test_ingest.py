@@ -1,0 +1,185 @@
+"""From a place to the documents that are kept: every item is kept or on record, with its reason and its counterpart."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iar.config import DocumentsSection
+from iar.errors import PermanentError, UserError
+from iar.records import Document, Reject, SourceFacts, read_records
+from iar.services.ingest import DOCUMENTS, FILTER, SOURCES, Ingested, ingest
+from iar.services.reject_log import RejectLog, read_rejects
+
+ROOT = Path(__file__).parents[2]
+PROSE = (
+    "The mill on the northern hill was built by Tora Lind in 1846 for nine hundred crowns. Its four sails turn two "
+    "stones, of which the larger grinds rye. In the winter of 1851 a storm broke the main shaft, and the miller Henrik "
+    "Falk had another made of larch from the valley of the Osk. It has turned ever since, but for the years of war."
+)
+HAN = "灯塔位于东海岸的望潮镇，始建于一八四六年，是当地渔民的重要航标。灯塔高三十米，由石头砌成，塔顶的灯每分钟闪三次。"
+
+
+def run(folder: Path, out: Path, **settings: Any) -> tuple[Ingested, list[Reject]]:
+    out.mkdir(exist_ok=True)
+    with RejectLog(out / "rejects.parquet") as rejects:
+        found = ingest(DocumentsSection.model_validate({"path": str(folder)} | settings), out, rejects, 17)
+    return found, list(read_rejects(out / "rejects.parquet"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "documents"
+    files = {
+        "a.txt": f"The Mill\n\n{PROSE}",
+        "b/near.txt": f"The Mill\n\n{PROSE.replace('larch', 'beech')}",
+        "b/same.md": f"# The Mill\n\n{PROSE}",
+        "b/zh.txt": f"灯塔\n\n{HAN}",
+        "c/menu.txt": "Home\nAbout us\nProducts\nContact\nNews\nJobs\n" * 3 + "We use cookies. Accept all cookies",
+        "c/short.txt": "Mill\n\nIt turns.",
+        "c/stutter.txt": f"Stutter\n\n{PROSE}\n\n{PROSE}\n\n{PROSE}",
+        "c/phrases.txt": "Rye\n\n" + " ".join(f"{number}. The stone that grinds the rye of the valley turns at night."
+                                                for number in range(20)),
+        "d.csv": "a,b",
+        "e.txt": " ",
+    }  # fmt: skip
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_everything_is_kept_or_on_record_with_reason_and_counterpart(folder: Path, tmp_path: Path) -> None:
+    found, rejects = run(folder, tmp_path / "out")
+
+    kept = [document.source for document in read_records(tmp_path / "out" / DOCUMENTS, Document)]
+    assert kept == ["a.txt", "b/zh.txt"] and found.documents == 2
+    assert {reject.item_id: (reject.step, reject.outcome, reject.reason, reject.counterpart) for reject in rejects} == {
+        "b/near.txt": ("distinct", "duplicate", "near-duplicate document", "a.txt"),
+        "b/same.md": ("distinct", "duplicate", "duplicate document", "a.txt"),
+        "c/menu.txt": ("filtered", "filtered", "boilerplate", ""),
+        "c/short.txt": ("filtered", "filtered", "too few words", ""),
+        "c/stutter.txt": ("filtered", "filtered", "repeated lines", ""),
+        "c/phrases.txt": ("filtered", "filtered", "repeated phrases", ""),
+        "d.csv": ("documents", "filtered", "unsupported type .csv", ""),
+        "e.txt": ("documents", "failed", "empty", ""),
+    }
+    near = next(reject for reject in rejects if reject.item_id == "b/near.txt")
+    assert near.score is not None and 0.8 <= near.score < 1
+    assert [(step.step, step.in_, step.kept, step.outcomes) for step in found.funnel] == [
+        ("documents", 10, 8, {"failed": 1, "filtered": 1}),
+        ("filtered", 8, 4, {"filtered": 4}),
+        ("distinct", 4, 2, {"duplicate": 2}),
+    ]
+
+
+def test_where_a_document_is_from_is_recorded(folder: Path, tmp_path: Path) -> None:
+    run(folder, tmp_path / "out", licence="CC0-1.0")
+    facts = list(read_records(tmp_path / "out" / SOURCES, SourceFacts))
+    assert [(one.language, one.encoding, one.licence, one.collection) for one in facts] == [
+        ("en", "utf-8", "CC0-1.0", ""),
+        ("zh", "utf-8", "CC0-1.0", "b"),
+    ]
+    ids = [document.id for document in read_records(tmp_path / "out" / DOCUMENTS, Document)]
+    assert [one.document_id for one in facts] == ids
+    assert facts[0].place == str(folder / "a.txt")
+
+
+@pytest.mark.parametrize(
+    ("languages", "kept"), [(["en"], ["a.txt"]), (["zh"], ["b/zh.txt"]), ([], ["a.txt", "b/zh.txt"])]
+)
+def test_only_the_languages_asked_for_are_kept(
+    folder: Path, tmp_path: Path, languages: list[str], kept: list[str]
+) -> None:
+    _, rejects = run(folder, tmp_path / "out", filter={"languages": languages})
+    assert [document.source for document in read_records(tmp_path / "out" / DOCUMENTS, Document)] == kept
+    assert ("another language" in {reject.reason for reject in rejects}) == bool(languages)
+
+
+def test_a_repeat_after_a_kill_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    run(folder, tmp_path / "out")
+    left = tmp_path / "again" / "ingest.part"
+    left.mkdir(parents=True)
+    (left / "documents").write_text("torn")
+    run(folder, tmp_path / "again")
+    for path in sorted((tmp_path / "out").iterdir()):
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+    assert not left.exists()
+
+
+def test_every_scorer_is_reported_beside_a_random_choice_of_the_same_source(folder: Path, tmp_path: Path) -> None:
+    found, _ = run(folder, tmp_path / "out")
+    written = json.loads((tmp_path / "out" / FILTER).read_text())
+    assert [one["name"] for one in written] == [one.name for one in found.scorers] == [
+        "length", "language", "boilerplate", "repeated lines", "repeated phrases", "near-duplicate"
+    ]  # fmt: skip
+    by_name = {one.name: one for one in found.scorers}
+    lines = by_name["repeated lines"]
+    assert (lines.documents, lines.dropped, lines.dropped_by_collection) == (8, 1, {"c": 1})
+    assert sum(one.documents for one in lines.length_response) == 8
+    assert lines.kept_words < lines.random_kept_words_high
+    assert by_name["near-duplicate"].documents == 4
+
+
+def test_an_account_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
+    with RejectLog(None) as rejects:
+        rejects.add([Reject("filtered", "a", "too few words", "")])
+        assert rejects.step("filtered", "document", 3, 2).dropped == {"too few words": 1}
+        with pytest.raises(PermanentError, match=r"^funnel step filtered: 3 in, 1 kept"):
+            rejects.step("filtered", "document", 3, 1)
+        with pytest.raises(ValueError, match="reject outcome 'lost': one of filtered, duplicate, contaminated, failed"):
+            rejects.add([Reject("filtered", "a", "too few words", "", outcome="lost")])
+
+
+def test_a_missing_folder_says_what_to_set(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"^documents\.path: .*/nowhere is not a folder or file; set it to a folder with"
+    ):
+        run(tmp_path / "nowhere", tmp_path / "out")
+
+
+def test_a_folder_without_documents_says_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents" / "table.csv").write_text("a,b")
+    with pytest.raises(UserError) as caught:
+        run(tmp_path / "documents", tmp_path / "out")
+    assert str(caught.value) == (
+        f"documents.path: {tmp_path / 'documents'} has no readable document (.txt .md .html .pdf .docx .jsonl "
+        ".parquet); left out: 1 x unsupported type .csv; put documents there, point documents.path elsewhere, or "
+        "loosen documents.filter"
+    )
+
+
+MEASURE = """
+import json, resource, sys
+from pathlib import Path
+from iar.config import DocumentsSection
+from iar.services.ingest import ingest
+from iar.services.reject_log import RejectLog
+folder, peaks = Path(sys.argv[1]), []
+for name in sys.argv[2:]:
+    with RejectLog(folder / "rejects.parquet") as rejects:
+        ingest(DocumentsSection(path=str(folder / name)), folder, rejects, 17)
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(json.dumps(peaks))
+"""
+
+
+def test_ten_times_the_documents_take_no_more_memory(tmp_path: Path) -> None:
+    """Each set is of other sentences; a peak never falls, so the second set's growth is what the larger one took."""
+    for name, count in (("small.jsonl", 60), ("large.jsonl", 600)):
+        generator = random.Random(count)
+        with (tmp_path / name).open("w") as file:
+            for number in range(count):
+                words = [f"{word}{generator.randrange(999)}" for word in PROSE.split()]
+                text = "\n\n".join(" ".join(generator.choices(words, k=60)) for _ in range(80))
+                file.write(json.dumps({"text": f"{number} {text}"}) + "\n")
+    command = [sys.executable, "-c", MEASURE, str(tmp_path), "small.jsonl", "large.jsonl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    small, large = json.loads(done.stdout)
+    size = (tmp_path / "large.jsonl").stat().st_size / 1024
+    assert size > 15_000 and large - small < size / 2
