@@ -146,8 +146,8 @@ def test_what_does_not_hold_is_dropped_with_its_reason(
 def test_what_is_not_asked_for_is_not_made(documents: Path, tmp_path: Path) -> None:
     outcome = build(documents, tmp_path / "out", None, good_model, cross_questions=0, chunk_characters=100)
     assert {path.name for path in (tmp_path / "out").glob("*.jsonl")} == {
-        "documents.jsonl", "chunks.jsonl", "anchors.jsonl", "rewrite_inputs.jsonl", "sources.jsonl", "train.jsonl",
-        "validation.jsonl", "test.jsonl",
+        "documents.jsonl", "chunks.jsonl", "anchors.jsonl", "rewrite_inputs.jsonl", "sources.jsonl",
+        "contamination.jsonl", "train.jsonl", "validation.jsonl", "test.jsonl",
     }  # fmt: skip
     assert "cross_document" not in outcome.lineage[-1].payload
 
