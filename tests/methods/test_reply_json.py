@@ -36,6 +36,9 @@ def test_a_cut_off_list_keeps_its_whole_items() -> None:
 def test_a_text_that_lacks_only_its_brackets_is_whole() -> None:
     assert next(repairs('{"question": "Who is \\"it\\"?"')) == {"question": 'Who is "it"?'}
     assert next(repairs('{"list": ["a", "b"')) == {"list": ["a", "b"]}
+    for literal in ("true", "false", "null"):
+        assert next(repairs(f'{{"reason": "x", "passed": {literal}')) == {"reason": "x", "passed": json.loads(literal)}
+        assert next(repairs(f'{{"reason": "x", "passed": {literal[:-1]}')) == {"reason": "x"}
 
 
 @given(OBJECTS, st.data())

@@ -44,11 +44,11 @@ UNREADABLE = ("I would rather not.", '{"unrelated": [1', '["a", "list"]', '{"que
 class Hostile:
     """A script for `serve`: each body meets its faults in order, then gets `model`'s reply.
 
-    `slow_faults`: how many prompts may hang or drip; each costs the client its whole time limit.
+    `slow_faults`: how often it may hang, and drip; each costs the client its whole time limit.
     """
 
     model: Callable[[dict[str, Any]], str]
-    slow_faults: int = 2
+    slow_faults: int = 1
     unreadable: bool = True
     billed_calls: int = 0
     prompt_tokens: int = 0
@@ -59,6 +59,7 @@ class Hostile:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._plans: dict[str, list[str]] = {}
+        self._planned: Counter[str] = Counter()
 
     def __call__(self, body: dict[str, Any], _: int) -> Answer:
         with self._lock:
@@ -73,10 +74,12 @@ class Hostile:
     def _plan(self, text: str) -> list[str]:
         dice = random.Random(digest_json(text))
         names = [*REFUSALS, *SPOILT]
-        plan = dice.choices(names, k=dice.randrange(4))
-        kept = [fault for fault in plan if fault not in SLOW or self.slow_faults > 0]
-        self.slow_faults -= sum(fault in SLOW for fault in kept)
-        return kept
+        plan = []
+        for fault in dice.choices(names, k=dice.randrange(4)):
+            self._planned[fault] += 1
+            if fault not in SLOW or self._planned[fault] <= self.slow_faults:
+                plan.append(fault)
+        return plan
 
     def _reply(self, body: dict[str, Any], text: str) -> Answer:
         dice = random.Random(digest_json([text, "reply"]))

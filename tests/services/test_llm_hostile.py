@@ -28,13 +28,13 @@ SETTINGS = {"timeout_seconds": 2.0, "max_attempts": 8, "concurrency": 16}
 
 
 def echo(body: dict) -> str:
-    return json.dumps({"question": user_of(body).partition("\n")[0]})
+    return json.dumps({"probability": 0.5, "question": user_of(body).partition("\n")[0]})
 
 
 def test_a_hostile_server_loses_no_row_sells_none_twice_and_the_totals_are_right(tmp_path: Path) -> None:
     texts = [f"What is {number}?" for number in range(160)]
     requests = [ChatRequest("ask", text, schema_of(ProposedQuestion)) for text in texts]
-    hostile = Hostile(echo, slow_faults=4)
+    hostile = Hostile(echo, slow_faults=2)
     with serve(hostile) as server:
         client = ChatClient(server.endpoint(**SETTINGS), tmp_path, QUICK)
         asked = ask(client, requests, reader_of(ProposedQuestion))
@@ -116,7 +116,7 @@ def test_a_build_killed_twenty_times_before_a_hostile_server_ends_with_the_same_
     with serve(Hostile(scripted_teacher, slow_faults=0)) as server:
         finish(start(server, documents, tmp_path / "whole", tmp_path / "whole-state"), tmp_path / "whole")
         total = len(server.calls)
-    hostile = Hostile(scripted_teacher, slow_faults=4)
+    hostile = Hostile(scripted_teacher, slow_faults=2)
     dice = random.Random(17)
     state = tmp_path / "state"
     with serve(hostile) as server:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _MOST_REPAIRS = 16
+_LITERALS = ("true", "false", "null")
 _CLOSERS = {"{": "}", "[": "]"}
 
 
@@ -74,6 +75,8 @@ def _cuts(text: str, start: int) -> list[tuple[int, str]]:
             open_brackets.append(_CLOSERS[character])
         elif character in "}]" and (not open_brackets or open_brackets.pop() != character):
             return []
+        elif character in "el" and any(text.endswith(literal, start, position + 1) for literal in _LITERALS):
+            cuts.append((position + 1, "".join(reversed(open_brackets))))
         if not in_string and character in "}],":
             end = position if character == "," else position + 1
             cuts.append((end, "".join(reversed(open_brackets))))
