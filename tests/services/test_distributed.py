@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from iar.errors import ExitCode, PermanentError, TemporaryError
 from iar.services import train_worker, training_job
 from iar.services.distributed import World, join, run_processes, termination_noticed
 from iar.services.trainer import TrainingJob, rank_failure, train
+from tests.ports import free_port
 from tests.services import uneven_rank
 from tests.training_rows import ROWS
 
@@ -24,12 +24,6 @@ SETTINGS = TrainingSection(epochs=2, learning_rate=1e-3, batch_size=3, micro_bat
 
 def ignore(step: int, steps: int, note: str) -> None:
     """No progress wanted."""
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def start_rank(job: Path, rank: int, ranks: int, port: int) -> subprocess.Popen[bytes]:

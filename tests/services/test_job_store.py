@@ -30,9 +30,9 @@ from iar.services.task_settings import hand_on
 from iar.services.trainer import TrainingJob, scratch_gb, train
 from iar.services.training_job import told_by_ranks
 from iar.services.workspace import Manifest, Workspace, stored_files
+from tests.ports import free_port
 from tests.services.kube import World, emulator
 from tests.services.s3_server import BUCKET, PLACE, Reply, Request, S3Server, error
-from tests.services.test_distributed import free_port
 from tests.training_rows import ROWS
 
 WORKER = "iar.services.train_worker"

@@ -16,8 +16,8 @@ from iar.records import write_json
 from iar.services import jobs, training_job
 from iar.services.task_settings import hand_on
 from iar.services.trainer import train
+from tests.ports import free_port
 from tests.services.kube import World, emulator
-from tests.services.test_distributed import free_port
 from tests.training_rows import ROWS
 
 SETTINGS = TrainingSection(epochs=1, learning_rate=1e-3, batch_size=3, micro_batch_tokens=40, checkpoint_seconds=1e9)

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -14,14 +13,10 @@ from tempfile import mkdtemp
 
 import pytest
 
+from tests.ports import free_port
+
 START_SECONDS = 600
 MISSING = "PostgreSQL's server programs are missing: apt-get install -y postgresql (or tests/services_real/install.sh)"
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def server_programs() -> Path:

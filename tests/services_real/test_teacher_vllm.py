@@ -18,7 +18,8 @@ from iar.services.llm_ask import ask
 from iar.services.llm_teacher import LlmTeacher
 from iar.services.llm_teacher_replies import ReplyForm, reader_of, schema_of
 from iar.services.models import find_package, resolve_base
-from tests.services_real.conftest import free_port, wait_until_healthy
+from tests.ports import free_port
+from tests.services_real.conftest import wait_until_healthy
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".vllm" / "bin" / "python"
