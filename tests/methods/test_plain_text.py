@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iar.methods.plain_text import PlainText, parse_html, parse_markdown, parse_plain
+from iar.methods.plain_text import PlainText, join_lines, parse_html, parse_markdown, parse_plain
 
 
 def test_markdown_keeps_the_words_and_drops_the_markers() -> None:
@@ -75,6 +75,18 @@ def test_hard_wrapped_and_hyphenated_lines_are_joined() -> None:
     assert parse_plain("The Mill\r\n\r\nIt was re-\r\nbuilt by Tora\r\nLind.") == PlainText(
         "The Mill", ("It was rebuilt by Tora Lind.",)
     )
+
+
+def test_the_lines_of_a_paragraph_are_joined_by_what_stands_at_their_ends() -> None:
+    lines = ["a-", "b", "-", "c", "X-", "", "Y", "塔", "-", "d", "- e", "f -", "g", "1-", "h", "i-", "j-", "k"]
+    assert join_lines(lines) == "ab - c X- Y 塔d\n- e f - g 1- h ijk"
+
+
+def test_a_paragraph_may_have_a_hundred_thousand_lines() -> None:
+    """A log or a scan without blank lines: work that grows with the square of the lines would not end."""
+    lines = 100_000
+    (paragraph,) = parse_plain("Log\n\n" + "The bell was re-\nhung at noon\n" * (lines // 2)).paragraphs
+    assert paragraph == " ".join(["The bell was rehung at noon"] * (lines // 2))
 
 
 def test_wide_characters_are_joined_without_a_space() -> None:

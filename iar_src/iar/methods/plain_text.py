@@ -13,7 +13,8 @@ _BOILERPLATE = re.compile(
 )
 _BLOCKS = re.compile(r"^(?:p|h[1-6]|li|pre|blockquote|table|dt|dd|figcaption|caption|div|section|article)$")
 _LIST_ITEM = re.compile(r"\s*(?:[-*+•·–]|\d{1,2}[.)])\s+")
-_WIDE_ENDS = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}，。！？、；：）」』]$")
+_HYPHENATED = re.compile(r"[^\W\d_]-")
+_WIDE_END = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}，。！？、；：）」』]")
 
 
 MOST_TITLE_CHARACTERS = 200
@@ -40,22 +41,21 @@ def clean_line(line: str) -> str:
 
 def join_lines(lines: Iterable[str]) -> str:
     """Join the lines of one paragraph: hyphenation undone, list items kept on lines of their own."""
-    joined = ""
-    for raw in lines:
-        line = clean_line(raw)
-        if not line:
-            continue
-        if not joined:
-            joined = line
+    parts = list[str]()
+    # The last two characters decide; a search through all that is joined would cost its square.
+    tail = ""
+    for line in filter(None, map(clean_line, lines)):
+        if not parts:
+            between = ""
         elif _LIST_ITEM.match(line):
-            joined += "\n" + line
-        elif re.search(r"[^\W\d_]-$", joined) and line[0].islower():
-            joined = joined[:-1] + line
-        elif _WIDE_ENDS.search(joined):
-            joined += line
+            between = "\n"
+        elif _HYPHENATED.fullmatch(tail) and line[0].islower():
+            parts[-1], tail, between = parts[-1][:-1], tail[:-1], ""
         else:
-            joined += " " + line
-    return joined
+            between = "" if _WIDE_END.fullmatch(tail[-1]) else " "
+        parts.append(between + line)
+        tail = (tail + parts[-1])[-2:]
+    return "".join(parts)
 
 
 def _paragraphs(text: str) -> list[str]:
