@@ -1,6 +1,7 @@
 """Stage keys: a change in what a stage depends on changes its key, any other change does not."""
 
 import ast
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from iar.config import RunFile
 from iar.errors import PermanentError
 from iar.services import stage_keys
-from iar.services.stage_keys import PACKAGE, RECIPES, STAGES, code_digest, imported_modules, key_parts
+from iar.services.stage_keys import PACKAGE, RECIPES, STAGES, code_digest, digest_place, imported_modules, key_parts
 
 INPUTS = {
     "inject": {"data": "1", "base": "2"},
@@ -19,6 +20,19 @@ INPUTS = {
     "judge_eval": {"data": "1", "base": "2", "candidates": "4"},
     "selector": {"data": "1", "references": "5", "candidates_1": "4", "scores_1": "6"},
 }
+
+
+NAMES = (b"mill.txt", "m\u00fchle.txt".encode(), b"m\xfchle.txt", b"\xed\xa0\xbd.txt", b"m\xc3\xfc.txt", b"line\nend")
+
+
+def test_any_name_that_the_system_takes_has_a_digest_of_its_own(tmp_path: Path) -> None:
+    digests = set[str]()
+    for number, name in enumerate(NAMES):
+        for folder in (tmp_path / f"{number}", tmp_path / f"deep{number}" / os.fsdecode(name)):
+            folder.mkdir(parents=True)
+            (folder / os.fsdecode(name)).write_text("The Mill")
+            digests.add(digest_place(str(tmp_path / folder.relative_to(tmp_path).parts[0])))
+    assert len(digests) == 2 * len(NAMES)
 
 
 def run_file(tmp_path: Path, **sections: Any) -> RunFile:

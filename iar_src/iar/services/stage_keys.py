@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -185,7 +186,9 @@ def digest_place(place: str) -> str:
         return digest_file(path)
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.is_file())
-        return digest_json({str(file.relative_to(path)): digest_file(file) for file in files})
+        # A name is bytes, which need not be UTF-8; Latin-1 has a character for each.
+        names = (os.fsencode(file.relative_to(path)).decode("latin-1") for file in files)
+        return digest_json(dict(zip(names, map(digest_file, files), strict=True)))
     return ""
 
 
