@@ -1,13 +1,16 @@
 """From a place to the documents that are kept: every item is kept or on record, with its reason and its counterpart."""
 
 import json
+import os
 import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from iar.config import DocumentsSection
 from iar.errors import PermanentError, UserError
@@ -152,6 +155,66 @@ def test_a_folder_without_documents_says_what_it_holds(tmp_path: Path) -> None:
         ".parquet); left out: 1 x unsupported type .csv; put documents there, point documents.path elsewhere, or "
         "loosen documents.filter"
     )
+
+
+def write_pdf(path: Path, letters: dict[str, str]) -> None:
+    """Write a page of PROSE whose font says that `letters` stand for other UTF-16 code units, given as hex."""
+    from pypdf import PdfWriter
+    from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
+
+    def stream(text: str) -> DecodedStreamObject:
+        made = DecodedStreamObject()
+        made.set_data(text.encode())
+        return made
+
+    writer = PdfWriter()
+    page = writer.add_blank_page(600, 800)
+    mapped = " ".join(f"<{ord(letter):02x}> <{units}>" for letter, units in letters.items())
+    codes = "1 begincodespacerange <00> <FF> endcodespacerange"
+    unicode = f"begincmap {codes} {len(letters)} beginbfchar {mapped} endbfchar endcmap"
+    font = DictionaryObject({
+        NameObject("/Type"): NameObject("/Font"),
+        NameObject("/Subtype"): NameObject("/Type1"),
+        NameObject("/BaseFont"): NameObject("/Helvetica"),
+        NameObject("/ToUnicode"): writer._add_object(stream(unicode)),
+    })  # fmt: skip
+    fonts = DictionaryObject({NameObject("/F1"): writer._add_object(font)})
+    page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
+    lines = " ".join(f"({line}.) Tj 0 -40 Td" for line in f"The Mill. {PROSE} It is #$.".split(". "))
+    page[NameObject("/Contents")] = writer._add_object(stream(f"BT /F1 9 Tf 20 760 Td {lines} ET"))
+    writer.write(path)
+
+
+def test_what_nothing_can_write_or_parse_fails_alone(tmp_path: Path) -> None:
+    """Halves of characters and endless nesting, wherever an item can hold them, between two items that are good."""
+    folder, half = tmp_path / "documents", "\\ud800"
+    folder.mkdir()
+    (folder / "a.txt").write_text(f"The Mill\n\n{PROSE}")
+    write_pdf(folder / "high.pdf", {"#": "d83d"})
+    write_pdf(folder / "low.pdf", {"$": "de00"})
+    rows = [
+        *(f'{{"text": {"[" * depth}{"]" * depth}}}' for depth in (*range(900, 1000), 100_000)),
+        f'{{"body": "{half}"}}',
+        f'{{"{half}": "x"}}',
+        f'{{"text": {"1" * 5000}}}',
+        '{"text": "\xff"}',
+    ]
+    (folder / "rows.jsonl").write_bytes("\n".join(rows).encode("latin-1"))
+    table = pa.table({"text": pa.array([b"\xff\xfe"]).view(pa.string())})
+    parquet.write_table(table, folder / "bytes.parquet")
+    write_pdf(folder / "whole.pdf", {"#": "d83d", "$": "de00"})
+    (folder / os.fsdecode(b"z\xff.txt")).write_text(f"灯塔\n\n{HAN}")
+
+    _, rejects = run(folder, tmp_path / "out", filter={"near_duplicate": 1.0})
+
+    kept = {one.source: one.text for one in read_records(tmp_path / "out" / DOCUMENTS, Document)}
+    assert list(kept) == ["a.txt", "whole.pdf", "z�.txt"]
+    assert "It is 😀" in kept["whole.pdf"]
+    assert {one.outcome for one in rejects} == {"failed"}
+    reasons = {one.item_id: one.reason for one in rejects}
+    assert len(reasons) == len(rejects) == len(rows) + 3
+    assert {reasons[f"{name}.pdf"] for name in ("high", "low")} == {"text with half a character"}
+    assert reasons["rows.jsonl:101"] == "line is no JSON"
 
 
 MEASURE = """

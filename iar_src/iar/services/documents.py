@@ -30,6 +30,7 @@ def convert(item: Item) -> tuple[Document, SourceFacts] | Reject:
     """Return an item's document, `text` cleaned, and where it is from; a Reject where it has no text."""
     try:
         plain, encoding, note = _parse(item)
+        plain = PlainText(_whole(plain.title), tuple(map(_whole, plain.paragraphs)))
         if not plain.paragraphs:
             raise _Skipped(_why_empty(item.media_type, plain))
     except _Skipped as skipped:
@@ -56,6 +57,14 @@ def _parse(item: Item) -> tuple[PlainText, str, str]:
     if found is None:
         raise _Skipped(f"text in no known encoding ({KNOWN_IN_WORDS})")
     return _PARSERS[item.media_type](found.text), found.encoding, found.note
+
+
+def _whole(text: str) -> str:
+    """Return `text` with the halves of each character put together. Raises _Skipped for a half without the other."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError as error:
+        raise _Skipped("text with half a character") from error
 
 
 def _why_empty(media_type: str, plain: PlainText) -> str:

@@ -67,7 +67,7 @@ def items(settings: DocumentsSection) -> Iterator[Item | Reject]:
     elif Path(place).is_dir():
         found = _folder_items(settings)
     elif Path(place).is_file():
-        found = _file_items(Path(place), Path(place).name, str(Path(place)), "", settings)
+        found = _file_items(Path(place), _valid(Path(place).name), _valid(str(Path(place))), "", settings)
     elif is_hub_id(place):
         found = hub_items(settings)
     else:
@@ -169,8 +169,7 @@ def _row_items(
         text = row.get(columns.text)
         if not isinstance(text, str):
             problem = "no column" if columns.text not in row else "no text in the column"
-            shown = json.dumps(dict(row), ensure_ascii=False, default=str)[:200]
-            yield Reject(STEP, source, f"{problem} {columns.text}", shown, outcome="failed")
+            yield Reject(STEP, source, f"{problem} {columns.text}", _shown(row), outcome="failed")
             continue
         alias, title, licence, part = (
             _valid(str(row.get(column) or "")) if column else ""
@@ -190,6 +189,14 @@ def _row_items(
         )
 
 
+def _shown(row: Mapping[str, Any]) -> str:
+    """Return the beginning of a row, or nothing of one that is nested too deeply to be written."""
+    try:
+        return _valid(json.dumps(dict(row), ensure_ascii=False, default=str)[:200])
+    except RecursionError:
+        return ""
+
+
 def _valid(text: str) -> str:
     """Return `text` with a mark in place of each half of a character."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -202,7 +209,8 @@ def _jsonl_rows(path: Path, name: str) -> Iterator[Row]:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError:  # not UTF-8, or not JSON
+            # Not UTF-8, not JSON, or nested deeper than the parser goes.
+            except (ValueError, RecursionError):
                 yield number, "line is no JSON"
                 continue
             yield number, row if isinstance(row, dict) else "line is no JSON object"
@@ -223,7 +231,7 @@ def _parquet_rows(path: Path, name: str, columns: ColumnsSection) -> Iterator[Ro
     except PermissionError:
         raise
     # What is damaged within a page shows as an error of the system.
-    except (pyarrow.ArrowInvalid, OSError) as error:
+    except (pyarrow.ArrowInvalid, UnicodeDecodeError, OSError) as error:
         yield number + 1, f"damaged Parquet file ({type(error).__name__})"
 
 
