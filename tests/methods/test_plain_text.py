@@ -1,5 +1,6 @@
 """Markup to plain text: what stays, what goes, what the title is."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,6 +66,13 @@ def test_html_drops_boilerplate_and_keeps_text_outside_blocks() -> None:
         "The Tall Mill",
         ("Loose words.", "It turns slowly & well.", "- one wheel", "- two stones", "Part | Weight", "Bell | 90 kg"),
     )
+
+
+@pytest.mark.parametrize("tag", ["main", "article"])
+def test_html_keeps_every_part_that_is_marked_as_content(tag: str) -> None:
+    one, two = f"<{tag}><p>It turns.</p><article><p>A note.</p></article></{tag}>", f"<{tag}><p>It stands.</p></{tag}>"
+    assert parse_html(f"<body><h1>Mill</h1><div>Ads</div>{one}</body>").paragraphs == ("It turns.", "A note.")
+    assert {"It turns.", "A note.", "It stands."} <= {*parse_html(f"<h1>Mill</h1>{one}{two}").paragraphs}
 
 
 def test_html_without_h1_uses_the_title_element() -> None:

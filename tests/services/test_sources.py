@@ -77,6 +77,12 @@ def test_broken_rows_fail_alone(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("end", ["<img src=q onerror=alert(1)>", "a|b", "a\n# Head", "a" * 100, "ü", "", " a"])
+def test_what_stands_after_a_dot_is_a_reason_only_where_it_is_a_type(tmp_path: Path, end: str) -> None:
+    (tmp_path / f"x.{end}").write_text("The Mill")
+    assert list(left_out(tmp_path).values()) == ["unsupported type (no extension)"]
+
+
 def test_a_damaged_parquet_file_fails_alone(tmp_path: Path) -> None:
     write_rows(tmp_path / "good.parquet")
     (tmp_path / "torn.parquet").write_bytes((tmp_path / "good.parquet").read_bytes()[:-9])

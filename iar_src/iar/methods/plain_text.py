@@ -3,10 +3,14 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import regex
 
 from iar.methods.textnorm import code_spans
+
+if TYPE_CHECKING:
+    from bs4 import BeautifulSoup, Tag
 
 _BOILERPLATE = re.compile(
     r"^(?:script|style|noscript|template|nav|header|footer|aside|form|button|svg|select|head|title)$"
@@ -127,6 +131,15 @@ def _strip_inline(text: str) -> str:
     return re.sub(r"\\([\\`*_{}\[\]()#+\-.!|>])", r"\1", text)
 
 
+def _main_part(soup: "BeautifulSoup") -> "Tag":
+    """Return the element that holds all of what the page marks as its content, or else the whole page."""
+    for name in ("main", "article"):
+        outermost = [tag for tag in soup.find_all(name) if not tag.find_parent(name)]
+        if outermost:
+            return outermost[0] if len(outermost) == 1 else soup.body or soup
+    return soup.body or soup
+
+
 def parse_html(markup: str) -> PlainText:
     """Parse HTML: the first h1, or else the title element, is the title; navigation and scripts are dropped."""
     from bs4 import BeautifulSoup
@@ -141,7 +154,7 @@ def parse_html(markup: str) -> PlainText:
         tag.decompose()
     for line_break in soup.find_all("br"):
         line_break.replace_with(" ")
-    root = soup.find("main") or soup.find("article") or soup.body or soup
+    root = _main_part(soup)
     for row in root.find_all("tr"):
         cells = [clean_line(cell.get_text(" ")) for cell in row.find_all(["td", "th"])]
         row.string = f"\0{' | '.join(cell for cell in cells if cell)}\0"

@@ -70,13 +70,18 @@ def is_file(place: str, key: str, example: str) -> bool:
 
 
 def _file_rows(path: Path) -> Iterator[SourceRow]:
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
                 data = json.loads(line)
-            except ValueError as error:
+                json.dumps(data, ensure_ascii=False).encode()  # half a character parses, but nothing can write it
+            except UnicodeError as error:
+                raise UserError(
+                    f"{path}:{number}: not UTF-8: {error}; write one JSON object a line, in UTF-8"
+                ) from error
+            except (ValueError, RecursionError) as error:
                 raise UserError(f"{path}:{number}: not JSON: {error}; write one JSON object a line") from error
             if not isinstance(data, dict):
                 raise UserError(f"{path}:{number}: a {type(data).__name__}; write one JSON object a line")

@@ -5,6 +5,7 @@ Nothing is held but the item at hand. What cannot be opened is an item too: it c
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -148,8 +149,11 @@ def _unfit(name: str) -> Reject | None:
     path = PurePosixPath(name)
     if any(part.startswith(".") for part in path.parts):
         return Reject(STEP, name, "hidden file", "")
-    if path.suffix.lower() not in KNOWN:
-        return Reject(STEP, name, f"unsupported type {path.suffix.lower() or '(no extension)'}", "")
+    suffix = path.suffix.lower()
+    if suffix not in KNOWN:
+        # The reason is counted and goes into Markdown: anything else after a dot is no type, but part of a name.
+        shown = suffix if re.fullmatch(r"\.[a-z0-9]{1,10}", suffix) else "(no extension)"
+        return Reject(STEP, name, f"unsupported type {shown}", "")
     return None
 
 

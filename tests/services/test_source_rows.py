@@ -1,0 +1,43 @@
+"""Rows of evaluation and instruction files: whatever a line holds, it gives a row or one clear line of error."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from iar.errors import UserError
+from iar.services.source_rows import HubSplit, source_rows
+
+GOOD = b'{"prompt": "Who built the mill?"}\n'
+
+
+def prompts(path: Path, lines: bytes) -> list[object]:
+    path.write_bytes(lines)
+    return [row.data["prompt"] for row in source_rows(str(path), "evaluate.mmlu", HubSplit("cais/mmlu", "test"))]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b'{"prompt": "\xff"}', "not UTF-8"),
+        (b'{"prompt": "\xed\xa0\x80"}', "not UTF-8"),
+        (b'{"prompt": "\\ud800"}', "not UTF-8"),
+        (b'{"\\udc00": ""}', "not UTF-8"),
+        (b'{"prompt": ' + b"[" * 100_000, "not JSON"),
+        (b'{"prompt": ' + b"1" * 5000 + b"}", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[]", "a list"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_named(tmp_path: Path, line: bytes, problem: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    with pytest.raises(
+        UserError, match=rf"^{re.escape(str(path))}:2: {problem}[^\n]*; write one JSON object"
+    ) as caught:
+        prompts(path, GOOD + line + b"\n")
+    assert str(caught.value).isprintable()
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+    lines = b"\xef\xbb\xbf" + GOOD + b"\r\n" + GOOD + '{"prompt": "灯塔 \U0001f600"}'.encode()
+    assert prompts(tmp_path / "rows.jsonl", lines)[1:] == ["Who built the mill?", "灯塔 😀"]
