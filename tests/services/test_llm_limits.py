@@ -1,8 +1,10 @@
 """How much the chat client asks of whom: replicas, concurrency, budgets, structured output and the cache's key."""
 
+import asyncio
 import json
 import sqlite3
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,20 @@ def test_a_pool_waits_for_the_first_pause_to_end() -> None:
     assert pool.pause_left() == 0
     pool.servers[1].pause(20)
     assert 19 < pool.pause_left() <= 20
+
+
+@pytest.mark.parametrize("full", [1, 2])
+def test_the_end_of_a_pause_wakes_those_that_wait_while_other_servers_are_full(full: int) -> None:
+    async def place_after_a_pause() -> str:
+        pool = Pool([*(f"full {number}" for number in range(full)), "paused"], 1)
+        pool.servers[-1].pause(0.2)
+        async with AsyncExitStack() as hanging:
+            for _ in range(full):
+                await hanging.enter_async_context(pool.slot())
+            async with asyncio.timeout(20), pool.slot() as server:
+                return server.url
+
+    assert asyncio.run(place_after_a_pause()) == "paused"
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
