@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iar.errors import PermanentError
-from iar.methods.prompting import fence, fill
+from iar.methods.prompting import fence, fill, unfence
 
 
 @given(st.text(), st.text())
@@ -26,3 +26,12 @@ def test_no_text_closes_its_fence(text: str) -> None:
     fenced = fence(text + "</reply>", "reply")
     assert fenced.startswith("<reply>\n") and fenced.count("</reply>") == 1 and fenced.endswith("\n</reply>")
     assert fenced.count("<") == 2
+
+
+@given(st.one_of(st.text(), st.lists(st.sampled_from(["&", "amp;", "lt;", "gt;", "<", "x"])).map("".join)))
+def test_what_is_taken_over_from_a_fence_stands_as_in_the_source(text: str) -> None:
+    assert unfence(fence(text, "t").removeprefix("<t>\n").removesuffix("\n</t>")) == text
+
+
+def test_only_the_escapes_of_a_fence_are_undone() -> None:
+    assert unfence("a &lt; b < c &amp; d &gt; e &amp;lt;") == "a < b < c &amp; d &gt; e &lt;"

@@ -16,7 +16,7 @@ from iar.methods.digest import canonical_json
 from iar.services.llm import ChatClient, ChatRequest, Patience
 from iar.services.llm_ask import ask
 from iar.services.llm_teacher_replies import ProposedQuestion, reader_of, schema_of
-from iar.services.reply_cache import FILE_NAME
+from iar.services.reply_cache import FILE_NAME, Spent
 from tests.services.chat_server import ChatServer, serve, user_of
 from tests.services.hostile_server import REFUSALS, SPOILT, Hostile
 from tests.services.test_llm_teacher import good_model
@@ -46,7 +46,13 @@ def test_a_hostile_server_loses_no_row_sells_none_twice_and_the_totals_are_right
     assert set(hostile.delivered.values()) == {1}
     spent = client.spent()
     assert spent.calls == hostile.billed_calls
-    assert (spent.prompt_tokens, spent.completion_tokens) == (hostile.prompt_tokens, hostile.completion_tokens)
+    with sqlite3.connect(tmp_path / FILE_NAME) as database:
+        rows = database.execute("SELECT raw, prompt_tokens, completion_tokens FROM calls").fetchall()
+    counted = [tokens for raw, *tokens in rows if '"completion_tokens"' in raw]
+    assert [sum(part) for part in zip(*counted, strict=True)] == [hostile.prompt_tokens, hostile.completion_tokens]
+    # What came back without a count, or not at all, may be billed: it is not taken to be free.
+    assert len(counted) < len(rows) and all(prompt > 0 and completion > 0 for _, prompt, completion in rows)
+    assert spent == Spent(len(rows), sum(row[1] for row in rows), sum(row[2] for row in rows))
 
 
 def test_every_billed_reply_is_archived_with_what_was_asked(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """How much the chat client asks of whom: replicas, concurrency, budgets, structured output and the cache's key."""
 
+import asyncio
 import json
 import sqlite3
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from iar.errors import TemporaryError, UserError
 from iar.services import llm_http, reply_cache
 from iar.services.llm import ChatClient, ChatRequest, Patience
 from iar.services.llm_ask import ask
-from iar.services.llm_budget import money
+from iar.services.llm_budget import dearest, money
+from iar.services.llm_http import chat_body
 from iar.services.llm_teacher_replies import Certificate, reader_of, schema_of
 from iar.services.reply_cache import FILE_NAME, Call, Spent, open_cache
 from iar.services.throttle import Pool, Throttle
@@ -124,6 +127,20 @@ def test_a_pool_waits_for_the_first_pause_to_end() -> None:
     assert 19 < pool.pause_left() <= 20
 
 
+@pytest.mark.parametrize("full", [1, 2])
+def test_the_end_of_a_pause_wakes_those_that_wait_while_other_servers_are_full(full: int) -> None:
+    async def place_after_a_pause() -> str:
+        pool = Pool([*(f"full {number}" for number in range(full)), "paused"], 1)
+        pool.servers[-1].pause(0.2)
+        async with AsyncExitStack() as hanging:
+            for _ in range(full):
+                await hanging.enter_async_context(pool.slot())
+            async with asyncio.timeout(20), pool.slot() as server:
+                return server.url
+
+    assert asyncio.run(place_after_a_pause()) == "paused"
+
+
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_a_budget_of_calls_is_never_passed_and_a_higher_one_goes_on(tmp_path: Path, concurrency: int) -> None:
     with serve(lambda *_: Answer("x", delay_seconds=0.01)) as server:
@@ -209,13 +226,41 @@ def test_an_address_is_no_part_of_the_key_and_a_revision_is(tmp_path: Path) -> N
         assert len(other.calls) == 2
 
 
+@pytest.mark.parametrize("ceiling", [{"budget_tokens": 5000}, {"budget_money": 0.005}])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(body='{"choices": [{"message": {"content": "x"}}]}'),
+        Answer(body='{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 1}}'),
+        Answer(body="<html>gateway</html>"),
+        Answer(cut=True),
+        Answer("late", delay_seconds=2.0),
+    ],
+    ids=["no usage", "half a usage", "no completion", "cut off", "time-out"],
+)
+def test_a_budget_ends_a_run_before_a_server_that_does_not_count(tmp_path: Path, answer: Answer, ceiling: dict) -> None:
+    # Every other call brings a counted reply, so that the server passes for alive.
+    prices = {"prompt_price": 1.0, "completion_price": 1.0}
+    with serve(lambda _, number: answer if number % 2 else Answer("x")) as server:
+        endpoint = server.endpoint(
+            max_tokens=200, timeout_seconds=0.5, max_attempts=3, concurrency=4, **prices, **ceiling
+        )
+        client = ChatClient(endpoint, tmp_path, QUICK)
+        with pytest.raises(UserError, match=f"{next(iter(ceiling))} .* is reached: model 'm-1' has cost"):
+            client.complete(rows(300))
+    spent = client.spent()
+    assert 4 < spent.calls < 150
+    assert spent.tokens <= 5000 if "budget_tokens" in ceiling else money(endpoint, spent) <= 0.005
+
+
 @pytest.mark.parametrize("usage", ['"none"', "[]", '{"prompt_tokens": "many"}', '{"prompt_tokens": -4}', "null"])
-def test_a_count_that_cannot_be_read_loses_no_reply(tmp_path: Path, usage: str) -> None:
+def test_a_count_that_cannot_be_read_loses_no_reply_and_is_taken_at_most(tmp_path: Path, usage: str) -> None:
     body = f'{{"choices": [{{"message": {{"content": "x"}}}}], "usage": {usage}}}'
     with serve(lambda *_: Answer(body=body)) as server:
         client = ChatClient(server.endpoint(), tmp_path)
         assert client.complete(rows(1))[0].text == "x" and len(server.calls) == 1
-    assert client.spent() == Spent(1, 0, 0)
+    most = dearest(client.endpoint, chat_body(client.endpoint, rows(1)[0]))
+    assert client.spent() == Spent(1, most.prompt_tokens, len(body))
 
 
 def test_a_text_in_parts_is_read_as_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from iar.methods.teaching import QUESTION_TYPES, TeacherOutput
 from iar.records import Chunk, Document
 from iar.services.llm import Patience
 from iar.services.llm_teacher import LlmTeacher
-from iar.services.llm_teacher_replies import Certificate, Points, ProposedAnchors, reader_of
+from iar.services.llm_teacher_replies import Certificate, Paraphrase, Points, ProposedAnchors, reader_of
 from tests.services.chat_server import Answer, Script, serve, user_of
 from tests.services.scripted_teacher import asking, between, good_model, proposal, step_of
 
@@ -161,7 +162,67 @@ def test_what_a_step_drops_is_counted_there_with_its_reason(
 ) -> None:
     output = teach(tmp_path, with_step(step, reply))
     assert_invariants(output)
-    assert reason in next(entry for entry in output.funnel if entry.step == funnel_step).dropped
+    entry = next(entry for entry in output.funnel if entry.step == funnel_step)
+    assert reason in entry.dropped
+    assert entry.outcomes.get("failed", 0) == entry.dropped.get("unreadable reply", 0)
+
+
+HALF = "\\ud800"  # JSON for half of a surrogate pair, which no file takes
+
+
+@pytest.mark.parametrize("again", ["bad", "good"])
+@pytest.mark.parametrize(
+    ("step", "reply"),
+    [
+        ("anchors", f'{{"anchors": [{{"quote": "Velm{HALF}", "kind": "place"}}]}}'),
+        ("anchors", f'{{"anchors": [{{"quote": "Velm", "kind": "{HALF}"}}]}}'),
+        ("question", f'{{"questions": [{{"question": "What is {HALF}?", "probability": 1}}]}}'),
+        ("self_contained", f'{{"reason": "{HALF}", "passed": false}}'),
+        ("answer", f'{{"answered": true, "answer": "A {HALF}", "short_forms": []}}'),
+        ("answer", f'{{"answered": true, "answer": "A", "short_forms": ["A", "{HALF}"]}}'),
+        ("skeleton", f'{{"points": ["harbour", "{HALF}"]}}'),
+    ],
+)
+def test_a_reply_that_no_file_takes_is_asked_for_again_and_then_failed(
+    tmp_path: Path, step: str, reply: str, again: str
+) -> None:
+    reminded: list[bool] = []
+
+    def script(body: dict, number: int) -> Answer:
+        if step_of(body) != step:
+            return good_model(body, number)
+        reminded.append("could not be read" in user_of(body))
+        return good_model(body, number) if reminded[-1] and again == "good" else Answer(reply)
+
+    output = teach(tmp_path, script)
+    assert_invariants(output)
+    assert reminded.count(True) == (1 if again == "good" else 2) * reminded.count(False) > 0
+    failed = [one for one in output.rejects if one.outcome == "failed"]
+    assert bool(failed) == (again == "bad" and step != "skeleton")
+    assert all(one.reason == "unreadable reply" and "half a surrogate pair" in one.text for one in failed)
+    if again == "good":
+        assert output == teach(tmp_path / "good", good_model)
+    for record in (*output.rejects, *output.pairs, *output.anchors, *output.rewrite_inputs):
+        json.dumps(asdict(record), ensure_ascii=False).encode()
+
+
+def test_escapes_of_the_fence_are_undone_in_whatever_the_teacher_writes(tmp_path: Path) -> None:
+    def script(body: dict, number: int) -> Answer:
+        asked = between(user_of(body), "object")
+        replies = {
+            "question": asking(f"Is {asked} &lt; that of Velm?"),
+            "grounded": '{"reason": "stated", "passed": true}',
+            "answer": '{"answered": true, "answer": "It is 40 &lt; 50.", "short_forms": []}',
+            "skeleton": '{"points": ["40 &lt; 50"]}',
+        }
+        return Answer(replies[step_of(body)]) if step_of(body) in replies else good_model(body, number)
+
+    output = teach(tmp_path, script)
+    assert_invariants(output)
+    assert output.pairs and {pair.answer for pair in output.pairs} == {"It is 40 < 50."}
+    assert all(" < that of Velm?" in pair.question for pair in output.pairs)
+    assert {one.text for one in output.rewrite_inputs} == {"40 < 50"}
+    assert reader_of(Paraphrase)('{"text": "a \\u0026lt; b"}').text == "a < b"
 
 
 def test_a_call_that_fails_is_a_reject_with_the_server_s_words(tmp_path: Path) -> None:
@@ -172,7 +233,8 @@ def test_a_call_that_fails_is_a_reject_with_the_server_s_words(tmp_path: Path) -
 
     output = teach(tmp_path, script)
     assert_invariants(output)
-    assert output.funnel[-1].dropped == {"no reply": 6} and output.rejects[-1].text == "HTTP 500: boom"
+    assert output.funnel[-1].dropped == {"no reply": 6} and output.funnel[-1].outcomes == {"failed": 6}
+    assert output.rejects[-1].text == "HTTP 500: boom"
 
 
 @pytest.mark.parametrize("reply", ["no outline", json.dumps({"points": ["word " * 200]}), '{"points": []}'])

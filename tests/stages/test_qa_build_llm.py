@@ -130,6 +130,9 @@ def replying(name: str, reply: dict[str, object], when: Callable[[dict[str, Any]
         (replying("paraphrase", {"text": " "}), "augmented", "empty"),
         (replying("paraphrase", {"text": "lamp " * 400}), "augmented", "longer than 300 tokens"),
         (replying("paraphrase", {"words": ""}), "augmented", "unreadable reply"),
+        (replying("paraphrase", {"text": "\ud800"}), "augmented", "unreadable reply"),
+        (replying("faithful", {"passed": "yes"}), "augmented", "unreadable reply"),
+        (replying("cross_question", {"questions": ""}), "cross_document", "unreadable reply"),
         (replying("relations", {"related": False, "text": ""}), "augmented", "not related in the passage"),
     ],
 )
@@ -141,6 +144,7 @@ def test_what_does_not_hold_is_dropped_with_its_reason(
     assert dropped[reason] > 0
     rejects = [one for one in read_rejects(tmp_path / "out" / "rejects.parquet") if one.step == at]
     assert sum(one.reason == reason for one in rejects) == dropped[reason]
+    assert all((one.outcome == "failed") == (one.reason == "unreadable reply") for one in rejects)
 
 
 def test_what_is_not_asked_for_is_not_made(documents: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from iar.errors import PermanentError
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
+_ESCAPE = re.compile(r"&((?:amp;)*lt;)")
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
@@ -21,4 +22,11 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 
 def fence(text: str, tag: str) -> str:
     """Return untrusted text between <tag> and </tag>; no text can close the fence, for its "<" are escaped."""
-    return f"<{tag}>\n{text.replace('<', '&lt;')}\n</{tag}>"
+    # An escape that the text has of its own gets one "amp;" more, so that `unfence` can tell it.
+    escaped = _ESCAPE.sub(r"&amp;\1", text).replace("<", "&lt;")
+    return f"<{tag}>\n{escaped}\n</{tag}>"
+
+
+def unfence(text: str) -> str:
+    """Return what a model took over from fenced text as it stood before it was escaped."""
+    return _ESCAPE.sub(lambda escape: "<" if escape[1] == "lt;" else "&" + escape[1].removeprefix("amp;"), text)

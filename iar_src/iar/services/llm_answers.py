@@ -134,14 +134,17 @@ def _text_of(content: object) -> str:
     raise TypeError(f"content is a {type(content).__name__}")
 
 
-def read_usage(body: str) -> tuple[int, int]:
-    """Return the tokens of prompt and reply that a body says it cost; 0 for a count it does not give."""
+def read_usage(body: str, otherwise: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+    """Return the tokens of prompt and reply that a body says it cost; of `otherwise` a count it does not give."""
     try:
         usage = json.loads(body)["usage"]
         counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return 0, 0
-    prompt, completion = (count if type(count) is int and 0 <= count < _MOST_TOKENS else 0 for count in counts)
+        return otherwise
+    prompt, completion = (
+        count if type(count) is int and 0 <= count < _MOST_TOKENS else instead
+        for count, instead in zip(counts, otherwise, strict=True)
+    )
     return prompt, completion
 
 

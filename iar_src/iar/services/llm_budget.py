@@ -26,6 +26,15 @@ def dearest(endpoint: Endpoint, body: dict[str, Any]) -> Spent:
     return Spent(1, len(canonical_json(body).encode()) + _TEMPLATE_TOKENS, endpoint.max_tokens)
 
 
+def uncounted(endpoint: Endpoint, body: dict[str, Any], raw: str) -> tuple[int, int]:
+    """Return the tokens of prompt and reply that a call without a count is taken to have cost: at most.
+
+    `raw` is the body that came back, "" where none did: the server may have written all that it was allowed to.
+    """
+    most = dearest(endpoint, body)
+    return most.prompt_tokens, min(len(raw.encode()) or most.completion_tokens, most.completion_tokens)
+
+
 class Budget:
     """What the calls under way may still cost, on top of what was spent before, by other runs too."""
 

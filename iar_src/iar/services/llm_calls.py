@@ -9,7 +9,7 @@ from typing import Any
 from iar.errors import TemporaryError
 from iar.methods.digest import canonical_json
 from iar.services.llm_answers import Answered, Failed, Refused, SchemaRefused, Verdict, read_usage
-from iar.services.llm_budget import Budget
+from iar.services.llm_budget import Budget, uncounted
 from iar.services.llm_http import ChatRequest, Exchange, Http, chat_body, post
 from iar.services.reply_cache import Call, GroupCommit
 from iar.services.throttle import Pool, Throttle
@@ -95,7 +95,9 @@ class Calls:
         """Archive a call that may be billed; it is a reply to `digest` unless another try may bring a better one."""
         if exchange.billed:
             usable = bool(digest) and not _may_help(exchange.verdict)
-            model, text, tokens = self._endpoint.model, canonical_json(body), read_usage(exchange.raw)
+            model, text = self._endpoint.model, canonical_json(body)
+            # A ceiling must hold before a server that does not count, too.
+            tokens = read_usage(exchange.raw, uncounted(self._endpoint, body, exchange.raw))
             await self._archive.put(
                 Call(
                     digest, model, self._endpoint.revision, base_url, text, exchange.raw, usable, *tokens,

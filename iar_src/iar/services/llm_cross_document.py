@@ -91,7 +91,7 @@ class _Across:
         asked_all = ask_forms(self._client, "cross_question", ProposedQuestions, rows, self._progress())
         for crossing, asked in zip(crossings, asked_all, strict=True):
             if asked.value is None:
-                self._drop(crossing, *unread(asked))
+                self._rejects.append(unread(STEP, crossing.id, asked))
                 continue
             if not asked.value.questions:
                 self._drop(crossing, "no question proposed", crossing.anchor)
@@ -119,7 +119,7 @@ class _Across:
             drafts, ask_forms(self._client, prompt, Certificate, rows, self._progress()), strict=True
         ):
             if asked.value is None:
-                self._drop(draft.crossing, *unread(asked))
+                self._rejects.append(unread(STEP, draft.crossing.id, asked))
             elif asked.value.passed is not wanted:
                 self._drop(draft.crossing, fault, f"{draft.question} [{asked.value.reason}]")
             else:
@@ -134,7 +134,7 @@ class _Across:
             drafts, ask_forms(self._client, "answer", ProposedAnswer, rows, self._progress()), strict=True
         ):
             if asked.value is None:
-                self._drop(draft.crossing, *unread(asked))
+                self._rejects.append(unread(STEP, draft.crossing.id, asked))
             elif not asked.value.answered or not asked.value.answer.strip():
                 self._drop(draft.crossing, "not answered from the two chunks", draft.question)
             else:

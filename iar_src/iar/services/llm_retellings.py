@@ -102,7 +102,7 @@ def _retelling(
 def _sound(made: Retelling, source: str, asked: Asked[Form], rejects: list[Reject]) -> list[Retelling]:
     """Return the retelling in a list, or nothing where it was not read, is empty or a copy."""
     if asked.value is None:
-        rejects.append(Reject(STEP, made.id, *unread(asked)))
+        rejects.append(unread(STEP, made.id, asked))
     elif not normalise(made.text):
         rejects.append(Reject(STEP, made.id, "empty", made.about))
     elif normalise(made.text) == normalise(source):
@@ -131,7 +131,7 @@ def _faithful(
     kept: list[Retelling] = []
     for draft, asked in zip(drafts, ask_forms(client, "faithful", Certificate, rows, on_progress), strict=True):
         if asked.value is None:
-            rejects.append(Reject(STEP, draft.id, *unread(asked)))
+            rejects.append(unread(STEP, draft.id, asked))
         elif not asked.value.passed:
             rejects.append(
                 Reject(STEP, draft.id, "says what its source does not", f"{draft.text} [{asked.value.reason}]")

@@ -291,7 +291,7 @@ class _Lesson:
         self.rejects.append(Reject(step, item_id, reason, text))
 
     def _drop_unread(self, step: str, item_id: str, asked: Asked[Form]) -> None:
-        self._drop(step, item_id, *unread(asked))
+        self.rejects.append(unread(step, item_id, asked))
 
 
 def _passage(text: str) -> str:

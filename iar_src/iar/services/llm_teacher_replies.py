@@ -1,14 +1,16 @@
 """The forms a teacher's replies have, and how a reply is read into one of them."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-from iar.methods.prompting import fill
+from iar.methods.prompting import fill, unfence
 from iar.methods.question_form import locate_quote
 from iar.methods.reply_json import after_thinking, find_objects, repairs
+from iar.records import Reject
 from iar.services.llm import ChatClient, ChatRequest
 from iar.services.llm_ask import Asked, ask, load_prompt
 
@@ -22,6 +24,10 @@ QuestionType = Literal[
 ]
 
 
+# What a model writes, with the escapes of the prompt's fences undone.
+Words = Annotated[str, AfterValidator(unfence)]
+
+
 class ReplyForm(BaseModel):
     """A JSON object a model must reply with; further keys are ignored, types are not converted."""
 
@@ -32,8 +38,8 @@ class ReplyForm(BaseModel):
 class ProposedAnchor(ReplyForm):
     """A literal quote and what kind of object it names."""
 
-    quote: str
-    kind: str
+    quote: Words
+    kind: Words
 
 
 class ProposedAnchors(ReplyForm):
@@ -58,7 +64,7 @@ class Choices(ReplyForm):
 class ProposedQuestion(ReplyForm):
     """A question and the model's own probability of it."""
 
-    question: str
+    question: Words
     probability: float
 
 
@@ -71,7 +77,7 @@ class ProposedQuestions(ReplyForm):
 class Certificate(ReplyForm):
     """Step 4, of either certifier; the reason comes first so that it is thought before the verdict."""
 
-    reason: str
+    reason: Words
     passed: bool
 
 
@@ -79,27 +85,27 @@ class ProposedAnswer(ReplyForm):
     """Step 5."""
 
     answered: bool
-    answer: str
-    short_forms: list[str]
+    answer: Words
+    short_forms: list[Words]
 
 
 class Points(ReplyForm):
     """Step 6: the lines of a skeleton or outline, the sentences of a summary."""
 
-    points: list[str]
+    points: list[Words]
 
 
 class Paraphrase(ReplyForm):
     """A passage in another register."""
 
-    text: str
+    text: Words
 
 
 class Relations(ReplyForm):
     """What a passage says of some objects in regard to each other."""
 
     related: bool
-    text: str
+    text: Words
 
 
 Form = TypeVar("Form", bound=ReplyForm)
@@ -111,10 +117,11 @@ def literal_forms(proposed: ProposedAnswer, *passages: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(passage[slice(*span)] for span, passage in spans if span))
 
 
-def unread(asked: Asked[Form]) -> tuple[str, str]:
-    """Return the reason why a reply has no value, and what is kept of it."""
-    reason = "unreadable reply" if asked.raw else "no reply"
-    return reason, f"{asked.error} [{asked.raw}]" if asked.raw else asked.error
+def unread(step: str, item_id: str, asked: Asked[Form]) -> Reject:
+    """Return the reject of an item whose reply has no value: it failed, nothing was found wrong with it."""
+    if asked.raw:
+        return Reject(step, item_id, "unreadable reply", f"{asked.error} [{asked.raw}]", outcome="failed")
+    return Reject(step, item_id, "no reply", asked.error, outcome="failed")
 
 
 @cache
@@ -134,13 +141,22 @@ def reader_of(form: type[Form]) -> Callable[[str], Form]:
         fault = "no JSON object"
         for data in [*reversed(find_objects(spoken).objects), *repairs(spoken)]:
             try:
-                return form.model_validate(data)
+                return _storable(form.model_validate(data))
             except ValidationError as error:
                 first = error.errors(include_url=False, include_input=False)[0]
                 fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise ValueError(fault)
 
     return read
+
+
+def _storable(value: Form) -> Form:
+    """Return a reply that a file can take. Raises ValueError for half a surrogate pair, which JSON may smuggle in."""
+    try:
+        json.dumps(value.model_dump(), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("half a surrogate pair in a string") from error
+    return value
 
 
 def ask_forms(

@@ -58,7 +58,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Spent:
-    """What was bought of one model, the tokens by the server's count."""
+    """What was bought of one model, the tokens by the server's count, or at most where it gave none."""
 
     calls: int = 0
     prompt_tokens: int = 0

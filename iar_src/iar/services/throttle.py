@@ -45,9 +45,13 @@ class Throttle:
         """Seconds until the next call may start, as far as the server's pauses go."""
         return max(0.0, self._paused_until - time.monotonic())
 
+    def is_full(self) -> bool:
+        """Whether a call must come back before another may start."""
+        return self.in_flight >= int(self.limit)
+
     def has_room(self) -> bool:
         """Whether one more call may start now."""
-        return self.in_flight < int(self.limit) and not self.pause_left()
+        return not self.is_full() and not self.pause_left()
 
 
 class Pool:
@@ -73,8 +77,10 @@ class Pool:
                 self._changed.notify_all()
 
     async def _wait_for_change(self) -> None:
+        # A server that is full waits for its calls, not for its clock; one with room waits for the end of its pause.
+        pauses = [server.pause_left() for server in self.servers if not server.is_full()]
         try:
-            await asyncio.wait_for(self._changed.wait(), timeout=self.pause_left() or None)
+            await asyncio.wait_for(self._changed.wait(), timeout=min(pauses, default=None))
         except TimeoutError:
             return
 
