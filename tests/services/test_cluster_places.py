@@ -81,6 +81,8 @@ def test_without_a_claim_nothing_may_lie_on_the_state_volume() -> None:
         "register.tracking_uri",
     ]
     assert all("platform.pool.state_claim names none; " in line for line in lines)
+    assert "names none; name an s3:// prefix, name it by its id on the hub, or name a claim" in lines[0]
+    assert list(out_of_reach(run_file(**none | {"documents": {"path": "s3://corpus/year=2026"}}, **servers))) == []
     with pytest.raises(ValueError, match=r"so tasks share nothing; name a volume claim, or a place such as s3://"):
         run_file(**none | {"run": {"name": "t"}})
 

@@ -36,9 +36,10 @@ def _on_no_volume(run_file: RunFile) -> Iterator[str]:
     """Yield a line a place on the state volume, where tasks have none."""
     for key, place in _places(run_file).items():
         if Path(place).is_relative_to(STATE):
+            elsewhere = "name an s3:// prefix" if key == DOCUMENTS else "put it into an image of your own"
             yield (
-                f"{key}: {place} is on the state volume, and platform.pool.state_claim names none; put it into an "
-                "image of your own, name it by its id on the hub, or name a claim"
+                f"{key}: {place} is on the state volume, and platform.pool.state_claim names none; {elsewhere}, name "
+                "it by its id on the hub, or name a claim"
             )
     for key in ("registry_url", "tracking_uri"):
         if not getattr(run_file.register, key):
