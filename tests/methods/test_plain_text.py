@@ -106,3 +106,21 @@ def test_any_text_parses_and_no_paragraph_is_empty(text: str) -> None:
     for parse in (parse_plain, parse_markdown, parse_html):
         plain = parse(text)
         assert all(part.strip() for part in plain.paragraphs)
+
+
+@pytest.mark.parametrize(
+    ("marked", "plain"),
+    [
+        ("*a **b** c*", "a b c"),
+        ("**a *b* c**", "a b c"),
+        ("2*3*4 and a_b_c", "2*3*4 and a_b_c"),
+        ("* a*", "* a*"),
+        (r"\*kept\*", "*kept*"),
+        ("*open _and* closed_", "open _and closed_"),
+        ("[![Alt](img.png)](https://velm.example/a_(b))", "Alt"),
+        ("[a [b](u)", "[a b"),
+        ("<!-- gone --> kept <!-- open", "kept <!-- open"),
+    ],
+)
+def test_inline_marks_are_removed_in_pairs_only(marked: str, plain: str) -> None:
+    assert parse_markdown(f"# T\n\nx {marked}").paragraphs == (f"x {plain}",)

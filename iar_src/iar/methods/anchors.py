@@ -4,7 +4,8 @@ The rules look at capitals, quotation marks and digits, so they hold for any scr
 small English tables in lexicon.py only sharpen them.
 """
 
-from collections import Counter
+import functools
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from iar.methods.lexicon import (
     NUMBER_WORDS,
 )
 from iar.methods.textnorm import count_words, normalise, sentence_spans
+from iar.methods.title_index import TitleIndex
 from iar.records import Anchor, Chunk, Document, Reject
 
 # The more telling kind first.
@@ -72,6 +74,11 @@ class Corpus:
         lower = {word for document in documents for word in regex.findall(r"\b\p{Ll}[\p{L}\p{M}'’-]*", document.text)}
         return cls(frozenset(lower), tuple(sorted({document.title for document in documents})))
 
+    @functools.cached_property
+    def title_index(self) -> TitleIndex:
+        """The titles by their words."""
+        return TitleIndex(self.titles)
+
 
 @dataclass(frozen=True)
 class _Find:
@@ -109,10 +116,9 @@ def find_anchors(
 
 
 def _all_finds(text: str, document: Document, corpus: Corpus) -> Iterator[_Find]:
-    lower_words = corpus.lower_words
-    for title in corpus.titles:
+    for title, start, end in corpus.title_index.standing_in(text):
         if title != document.title:
-            yield from _title_finds(text, title)
+            yield _Find("title", start, end)
     yield from _named_finds(text)
     for match in _QUOTED.finditer(text):
         group = next(index for index, value in enumerate(match.groups(), 1) if value)
@@ -124,16 +130,7 @@ def _all_finds(text: str, document: Document, corpus: Corpus) -> Iterator[_Find]
     for match in _DATE.finditer(text):
         yield _Find("date", *match.span())
     yield from _number_finds(text)
-    yield from _name_finds(text, document.text, lower_words)
-
-
-def _title_finds(text: str, title: str) -> Iterator[_Find]:
-    """Find another document's title, with or without its leading article, in any case."""
-    core = regex.sub(r"^(?:the|a|an)\s", "", title, flags=regex.IGNORECASE)
-    if core.casefold() not in text.casefold():
-        return
-    for match in regex.finditer(rf"(?<![\w-]){regex.escape(core)}(?![\w-])", text, regex.IGNORECASE):
-        yield _Find("title", *match.span())
+    yield from _name_finds(text, document.text, corpus.lower_words)
 
 
 def _named_finds(text: str) -> Iterator[_Find]:
@@ -187,9 +184,25 @@ def _name_finds(text: str, document_text: str, lower_words: frozenset[str]) -> I
         # Months and single letters alone tell nothing; a lone first word must show its capital elsewhere too.
         if count_words(name) == 0 or len(name) < 3 or name in MONTHS:
             continue
-        if opens and " " not in name and not regex.search(rf"\p{{Ll}},?\s{regex.escape(name)}\b", document_text):
+        if opens and " " not in name and not _stands_within(name, document_text):
             continue
         yield _Find("name", start, end)
+
+
+def _stands_within(name: str, text: str) -> bool:
+    """Tell whether a name stands in `text` after a word in lower case, so not at the opening of a sentence."""
+    first = regex.match(r"\w+", name)
+    places = _after_lower_case(text).get(first.group(), ()) if first else ()
+    return any(text.startswith(name, place) and regex.match(r"\b", text, pos=place + len(name)) for place in places)
+
+
+@functools.lru_cache(maxsize=2)
+def _after_lower_case(text: str) -> dict[str, list[int]]:
+    """Return where in a document each word stands that follows one in lower case; remembered from chunk to chunk."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for match in regex.finditer(r"(?<=\p{Ll},?\s)\w+", text):
+        places[match.group()].append(match.start())
+    return places
 
 
 def _is_ordinary(name: str, opens: bool, lower_words: frozenset[str]) -> bool:

@@ -32,7 +32,8 @@ class _Block:
 
 def body_start(document: Document) -> int:
     """Return the offset after the title line, or 0 where the text doesn't start with the title."""
-    first_line, _, _ = document.text.partition("\n")
+    end = document.text.find("\n")
+    first_line = document.text[: end if end >= 0 else len(document.text)]
     return len(first_line) if document.title and first_line.strip() == document.title.strip() else 0
 
 

@@ -11,6 +11,7 @@ from iar.records import Anchor, Chunk, Document
 
 MAX_ANSWER_WORDS = 24
 _CLOSING_QUOTES = ('"', "”")
+_SPACE = re.compile(r"\s*")
 _COPULA = re.compile(rf"\s*({'|'.join(COPULAS)})\s+")
 _VERB_BEFORE = re.compile(rf"\s({'|'.join(DEFINING_VERBS)})\s((?:the |a |an )?)[\"“]?$")
 
@@ -32,9 +33,8 @@ class Definition:
 def define_title(document: Document, chunk: Chunk) -> Definition | None:
     """Return what the first sentence says the subject is ("X is a ..."), where this chunk opens with it."""
     sentences = sentences_of(chunk)
-    opens_document = not document.text[body_start(document) : chunk.start].strip()
     opening = re.match(re.escape(document.title), chunk.text, re.IGNORECASE)
-    copula = _COPULA.match(chunk.text, opening.end()) if opening and opens_document else None
+    copula = _COPULA.match(chunk.text, opening.end()) if opening and _opens_document(document, chunk) else None
     if not copula or not sentences or sentences[0][0] != 0:
         return None
     answer = _first_clauses(chunk.text[copula.end() : sentences[0][1]].rstrip(".!?。 "))
@@ -43,6 +43,12 @@ def define_title(document: Document, chunk: Chunk) -> Definition | None:
     asks = "Who or what" if _may_be_person(chunk, sentences) else "What"
     statement = f"{chunk.text[: copula.end()]}{answer}."
     return Definition(f"{asks} {copula.group(1)} {document.title}?", answer, statement, copula.end(), document.title)
+
+
+def _opens_document(document: Document, chunk: Chunk) -> bool:
+    """Tell whether nothing but white space stands between the title line and the chunk."""
+    space = _SPACE.match(document.text, body_start(document), chunk.start)
+    return space is not None and space.end() == chunk.start
 
 
 def define_term(document: Document, chunk: Chunk, anchor: Anchor) -> Definition | None:

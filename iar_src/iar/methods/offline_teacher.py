@@ -67,12 +67,14 @@ class OfflineTeacher:
         by_id = {document.id: document for document in documents}
         makers = {document.id: ClozeMaker(document) for document in documents}
         anchors: list[Anchor] = []
+        anchors_of: dict[str, list[Anchor]] = {document.id: [] for document in documents}
         rejects: list[Reject] = []
         drafts: list[_Draft] = []
         for done, chunk in enumerate(chunks, 1):
             document = by_id[chunk.document_id]
             found = find_anchors(chunk, document, anchors_per_chunk, corpus, rejects)
             anchors += found
+            anchors_of[document.id] += found
             drafts += _draft_questions(document, chunk, found, makers[document.id], rejects)
             if on_progress:
                 on_progress(done, len(chunks))
@@ -88,7 +90,7 @@ class OfflineTeacher:
             funnel_step("answered", "question", len(pairs), rejects),
         ]
         rewrite_inputs = [
-            make_rewrite_input(document, _anchors_in(document, anchors), kind, TEACHER)
+            make_rewrite_input(document, anchors_of[document.id], kind, TEACHER)
             for document in documents
             for kind in self._rewrite_inputs
         ]
@@ -106,10 +108,6 @@ class OfflineTeacher:
     ) -> FurtherOutput:
         """Return nothing: no rule joins two texts or tells one anew."""
         return FurtherOutput()
-
-
-def _anchors_in(document: Document, anchors: Sequence[Anchor]) -> list[Anchor]:
-    return [anchor for anchor in anchors if anchor.chunk_id.startswith(f"{document.id}.")]
 
 
 def _draft_questions(

@@ -1,7 +1,8 @@
 """Markup and hard-wrapped text into (title, paragraphs): the plain text that all offsets refer to."""
 
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,14 +11,20 @@ import regex
 from iar.methods.textnorm import code_spans
 
 if TYPE_CHECKING:
-    from bs4 import BeautifulSoup, Tag
+    from bs4 import BeautifulSoup, PageElement, Tag
 
-_BOILERPLATE = re.compile(
-    r"^(?:script|style|noscript|template|nav|header|footer|aside|form|button|svg|select|head|title)$"
+_BOILERPLATE = frozenset(
+    ("script", "style", "noscript", "template", "nav", "header", "footer", "aside", "form", "button", "svg", "select")
+    + ("head", "title")
 )
-_BLOCKS = re.compile(r"^(?:p|h[1-6]|li|pre|blockquote|table|dt|dd|figcaption|caption|div|section|article)$")
+_BLOCKS = frozenset(
+    ("p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "blockquote", "table", "dt", "dd", "figcaption", "caption")
+    + ("div", "section", "article")
+)
+_DELIMITERS = re.compile(r"\\.|\n|\*+|_+")
 _LIST_ITEM = re.compile(r"\s*(?:[-*+•·–]|\d{1,2}[.)])\s+")
 _HYPHENATED = re.compile(r"[^\W\d_]-")
+_IN_WORD = re.compile(r"\w")
 _WIDE_END = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}，。！？、；：）」』]")
 
 
@@ -103,15 +110,24 @@ def parse_markdown(text: str) -> PlainText:
 
 def _prose(text: str) -> list[str]:
     """Return the paragraphs of Markdown without code blocks; headings keep their marker."""
-    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = "".join(_without_comments(text))
     text = re.sub(r"^(?!#)(\S[^\n]*)\n(?:=+|-{3,})[ ]*$", r"# \1", text, flags=re.MULTILINE)
-    fence_rule_or_table_line = r"^ {0,3}(?:```|~~~).*$|^ {0,3}(?:[*_-] *){3,}$|^\|?[ :|-]*-{2}[ :|-]*$"
+    fence_rule_or_table_line = r"^ {0,3}(?:```|~~~).*$|^ {0,3}(?:[*_-] *){3,}$|^(?=[ :|-]*--)[ :|-]++$"
     text = re.sub(fence_rule_or_table_line, "", text, flags=re.MULTILINE)
     text = re.sub(r"^ {0,3}\|(.*)\|[ ]*$", r"\n\1\n", text, flags=re.MULTILINE)
     text = re.sub(r"^((?:>\s?)+)", "", text, flags=re.MULTILINE)
     # Headings stand alone even where no blank line sets them off.
     text = re.sub(r"^(#{1,6}[ \t].*)$", r"\n\1\n", text, flags=re.MULTILINE)
     return [_strip_inline(part) for part in _paragraphs(text)]
+
+
+def _without_comments(text: str) -> Iterator[str]:
+    """Yield what stands outside HTML comments; one that is never closed is none."""
+    begin = 0
+    while (start := text.find("<!--", begin)) >= 0 and (end := text.find("-->", start + 4)) >= 0:
+        yield text[begin:start]
+        begin = end + 3
+    yield text[begin:]
 
 
 def _code(block: str) -> str:
@@ -121,53 +137,108 @@ def _code(block: str) -> str:
 
 
 def _strip_inline(text: str) -> str:
-    """Remove emphasis, code and link markers, keeping the words they mark."""
-    text = re.sub(r"!?\[([^\]]*)\](?:\([^)\s]*(?:\s+\"[^\"]*\")?\)|\[[^\]]*\])", r"\1", text)
-    text = re.sub(r"<(https?://[^>]+)>", r"\1", text)
-    text = re.sub(r"</?[a-zA-Z][^>]*>", "", text)
-    text = re.sub(r"`+([^`]+)`+", r"\1", text)
-    text = re.sub(r"(?<![\w*])(\*{1,3})(?=\S)(.+?)(?<=\S)\1(?![\w*])", r"\2", text)
-    text = re.sub(r"(?<![\w_])(_{1,3})(?=\S)(.+?)(?<=\S)\1(?![\w_])", r"\2", text)
+    """Remove emphasis, code and link markers, keeping the words they mark.
+
+    No pattern looks beyond the mark that opens the next of its kind, so that marks without an end cost no square.
+    """
+    for _ in range(2):  # a picture may stand in a link
+        text = re.sub(
+            r"!?\[([^\[\]]*+)\](?:\((?:[^()\s]|\([^()\s]*+\))*+(?:\s++\"[^\"]*+\")?\)|\[[^\[\]]*+\])", r"\1", text
+        )
+    text = re.sub(r"<(https?://[^<>]++)>", r"\1", text)
+    text = re.sub(r"</?[a-zA-Z][^<>]*+>", "", text)
+    text = re.sub(r"(?<!`)`++([^`]++)`++", r"\1", text)
+    text = _without_emphasis(text)
     return re.sub(r"\\([\\`*_{}\[\]()#+\-.!|>])", r"\1", text)
+
+
+def _without_emphasis(text: str) -> str:
+    """Remove each pair of runs of one to three * or _ on a line that opens before a word and closes after one."""
+    opened: dict[str, list[int]] = defaultdict(list)
+    pairs = list[tuple[int, int]]()
+    for match in _DELIMITERS.finditer(text):
+        run, (start, end) = match.group(), match.span()
+        before, after = text[start - 1 : start], text[end : end + 1]
+        if run == "\n":
+            opened.clear()
+        elif run[0] == "\\" or len(run) > 3:
+            continue
+        elif opened[run] and not before.isspace() and not _IN_WORD.match(after):
+            pairs.append((opened[run].pop(), start))
+            for others in opened.values():
+                while others and others[-1] > pairs[-1][0]:  # what is opened within a pair ends there
+                    others.pop()
+        elif after and not after.isspace() and not _IN_WORD.match(before):
+            opened[run].append(start)
+    drops = sorted(place for pair in pairs for place in pair)
+    ends = [_DELIMITERS.match(text, place).end() for place in drops]  # type: ignore[union-attr]
+    return "".join(text[begin:end] for begin, end in zip([0, *ends], [*drops, len(text)], strict=True))
 
 
 def _main_part(soup: "BeautifulSoup") -> "Tag":
     """Return the element that holds all of what the page marks as its content, or else the whole page."""
     for name in ("main", "article"):
-        outermost = [tag for tag in soup.find_all(name) if not tag.find_parent(name)]
+        outermost = list(_outermost(soup, (name,)))
         if outermost:
             return outermost[0] if len(outermost) == 1 else soup.body or soup
     return soup.body or soup
+
+
+def _outermost(root: "Tag", names: Sequence[str]) -> "Iterator[Tag]":
+    """Yield the elements of these names below `root` that are in no other of them."""
+    from bs4 import Tag
+
+    waiting = root.contents[::-1]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Tag) and node.name in names:
+            yield node
+        elif isinstance(node, Tag) and node.name not in _BOILERPLATE:
+            waiting += node.contents[::-1]
+
+
+def _text_of(root: "Tag", marks_blocks: bool = False) -> Iterator[str]:
+    """Yield the text below `root` in order; marks_blocks: with a NUL at both ends of each block.
+
+    Each node is looked at once, however deep it is nested: to change the tree costs its depth at every change.
+    """
+    from bs4 import CData, NavigableString, Tag
+
+    waiting: list[PageElement | str] = root.contents[::-1]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Tag) and node.name not in _BOILERPLATE:
+            if node.name == "br":
+                yield " "
+            elif marks_blocks and node.name == "tr":
+                cells = [clean_line(" ".join(_text_of(cell))) for cell in _outermost(node, ("td", "th"))]
+                yield f"\0{' | '.join(cell for cell in cells if cell)}\0"
+                continue
+            elif marks_blocks and node.name == "pre":
+                code = "".join(_text_of(node)).strip("\n")
+                yield "\0" + _code(f"```\n{code}\n```") + "\0"
+                continue
+            elif marks_blocks and node.name in _BLOCKS:
+                yield "\0- " if node.name == "li" else "\0"
+                waiting.append("\0")
+            waiting += node.contents[::-1]
+        elif type(node) in (str, NavigableString, CData):
+            yield str(node)
 
 
 def parse_html(markup: str) -> PlainText:
     """Parse HTML: the first h1, or else the title element, is the title; navigation and scripts are dropped."""
     from bs4 import BeautifulSoup
 
-    soup = BeautifulSoup(markup, "html.parser")
+    # Nothing after the last ">" is a tag; the parser would look for the end of each to the end of the text.
+    tags, end, rest = markup.rpartition(">")
+    soup = BeautifulSoup(tags + end + rest.replace("<", "&lt;"), "html.parser")
     heading = soup.find("h1")
     title_tag = heading or soup.find("title")
     title = clean_line(title_tag.get_text(" ")) if title_tag else ""
     if heading:
         heading.extract()
-    for tag in soup.find_all(_BOILERPLATE):
-        tag.decompose()
-    for line_break in soup.find_all("br"):
-        line_break.replace_with(" ")
-    root = _main_part(soup)
-    for row in root.find_all("tr"):
-        cells = [clean_line(cell.get_text(" ")) for cell in row.find_all(["td", "th"])]
-        row.string = f"\0{' | '.join(cell for cell in cells if cell)}\0"
-    for code in root.find_all("pre"):
-        code.string = "\0" + _code(f"```\n{code.get_text().strip(chr(10))}\n```") + "\0"
-    for item in root.find_all("li"):
-        item.insert(0, "- ")
-    # Marks the block ends in the text itself, so that text outside any block is kept too.
-    for block in root.find_all(_BLOCKS):
-        block.insert(0, "\0")
-        block.append("\0")
-    parts = [
-        part if part.startswith("```\n") else clean_line(part.replace("\n", " "))
-        for part in root.get_text().split("\0")
-    ]
+    # The block ends are marked in the text itself, so that text outside any block is kept too.
+    marked = "".join(_text_of(_main_part(soup), marks_blocks=True))
+    parts = [part if part.startswith("```\n") else clean_line(part.replace("\n", " ")) for part in marked.split("\0")]
     return PlainText(title, tuple(part for part in parts if part and part != "-"))

@@ -3,6 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from itertools import accumulate, takewhile
 from statistics import fmean
 
 from iar.methods.chunking import headings, paragraph_spans
@@ -24,24 +26,22 @@ def make_rewrite_input(document: Document, anchors: Sequence[Anchor], kind: str,
     budget = int(MAX_SHARE * len(document.text))
     if kind == "summary":
         return RewriteInput(document.id, kind, _summary(document, budget), teacher)
-    lines = [document.title]
+    lines, length = [document.title], len(document.title)
     for line in _outline(document):
-        if len("\n".join([*lines, line])) <= budget * (OUTLINE_SHARE if kind == "skeleton" else 1):
+        if length + 1 + len(line) <= budget * (OUTLINE_SHARE if kind == "skeleton" else 1):
             lines.append(line)
+            length += 1 + len(line)
     if kind == "skeleton":
-        lines += _key_terms(anchors, budget - len("\n".join(lines)))
+        lines += _key_terms(anchors, budget - length)
     return RewriteInput(document.id, kind, "\n".join(lines), teacher)
 
 
 def _key_terms(anchors: Sequence[Anchor], room: int) -> list[str]:
     """Return a line of the anchors' texts, as many as there is room for; none where there is room for none."""
-    terms = ""
-    for term in dict.fromkeys(anchor.text for anchor in sorted(anchors, key=lambda anchor: anchor.start)):
-        longer = f"{terms}; {term}" if terms else f"Key terms: {term}"
-        if len(longer) + 1 > room:
-            break
-        terms = longer
-    return [terms] if terms else []
+    terms = list(dict.fromkeys(anchor.text for anchor in sorted(anchors, key=lambda anchor: anchor.start)))
+    lengths = accumulate(len("; ") + len(term) for term in terms)
+    fitting = sum(1 for _ in takewhile(lambda length: len("\nKey terms: ") - len("; ") + length <= room, lengths))
+    return ["Key terms: " + "; ".join(terms[:fitting])] if fitting else []
 
 
 def _summary(document: Document, budget: int) -> str:
@@ -55,15 +55,24 @@ def _summary(document: Document, budget: int) -> str:
     ]
     words = [[word for word in words_of(sentence) if word not in FUNCTION_WORDS] for sentence in sentences]
     counts = Counter(word for own in words for word in own)
-    weight = {word: count / counts.total() for word, count in counts.items()}
+    total = counts.total()
+    weight = {word: count / total for word, count in counts.items()}
     taken: list[int] = []
-    left, room = set(range(len(sentences))), budget - len(document.title)
-    while fitting := [place for place in left if words[place] and len(sentences[place]) < room]:
-        best = max(fitting, key=lambda place: (fmean(weight[word] for word in words[place]), -place))
+    room = budget - len(document.title)
+    # Weights and room only shrink. So a sentence whose score still holds when it comes first is the best of all, and a
+    # word's weight, squared a few dozen times, is 0 for good: the work grows with the text, not with its square.
+    waiting = [(-fmean(weight[word] for word in own), place) for place, own in enumerate(words) if own]
+    heapify(waiting)
+    while waiting:
+        score, best = heappop(waiting)
+        if len(sentences[best]) >= room:
+            continue
+        if (now := -fmean(weight[word] for word in words[best])) > score:
+            heappush(waiting, (now, best))
+            continue
         for word in set(words[best]):
             weight[word] **= 2
         taken.append(best)
-        left.discard(best)
         room -= len(sentences[best]) + 1
     return "\n".join([document.title, *(sentences[place] for place in sorted(taken))])
 

@@ -14,6 +14,8 @@ _WIDE_WORD = regex.compile(rf"[{_WIDE}]")
 _CLOSERS = "\"'”’»)\\]」』》）"
 _SENTENCE_END = regex.compile(rf"[.!?…؟۔][{_CLOSERS}]*(?=\s|$)|[。！？｡।][{_CLOSERS}]*|\n+")
 _FENCE = re.compile(r"^(`{3,}|~{3,})([^\n`]*)$", re.MULTILINE)
+_SPACE = re.compile(r"\s*")
+_MONTH_YEAR = re.compile(r"[^\W\d_]+ \d{4}\b")
 _BULLET = re.compile(r"\s*(?:[-*+•·–]|\d{1,2}[.)])\s+")
 
 
@@ -104,16 +106,25 @@ def _ends_sentence(text: str, match: "regex.Match[str]") -> bool:
     """Tell a sentence end from a full stop after an abbreviation, an initial or a list number."""
     if match.group()[0] != ".":
         return True
-    rest = text[match.end() :].lstrip()
+    # Looked at in place: a copy of the rest at each full stop would cost the square of the text.
+    following = _SPACE.match(text, match.end())
+    after = following.end() if following else match.end()
     # "3. Oktober 1911" goes on after its ordinal.
-    is_ordinal = re.match(r"[^\W\d_]+ \d{4}\b", rest) and text[match.start() - 1].isdigit()
-    if rest and (rest[0].islower() or is_ordinal):
+    is_ordinal = _MONTH_YEAR.match(text, after) and text[match.start() - 1].isdigit()
+    if text[after : after + 1].islower() or is_ordinal:
         return False
     before = re.split(r"[\s(\"“]", text[max(0, match.start() - 24) : match.start()])[-1]
     plain = before.replace(".", "").casefold()
     is_initial = len(before) == 1 and before.isupper()
-    is_list_number = before.isdigit() and text[: match.start() - len(before)].rstrip(" ")[-1:] in ("", "\n")
+    is_list_number = before.isdigit() and _opens_line(text, match.start() - len(before))
     return not (is_initial or is_list_number or plain in ABBREVIATIONS)
+
+
+def _opens_line(text: str, position: int) -> bool:
+    """Tell whether nothing but spaces stands before `position` on its line."""
+    while position and text[position - 1] == " ":
+        position -= 1
+    return not position or text[position - 1] == "\n"
 
 
 def sentence_spans(text: str, start: int, end: int) -> list[tuple[int, int]]:
