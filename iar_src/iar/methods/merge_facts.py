@@ -4,12 +4,14 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 
 from iar.records import LayerFacts
+
+if TYPE_CHECKING:
+    import torch
 
 FACT_DIGITS = 6  # beyond them the order of summation shows
 # Names of Hugging Face models: model.layers.3.mlp.up_proj.weight, transformer.h.3.attn.c_attn.bias, ...
@@ -63,14 +65,14 @@ class Sums:
         return round(math.sqrt(square / self.delta), FACT_DIGITS) if self.delta else 0.0
 
 
-def sums_of(written: torch.Tensor, theta_0: torch.Tensor, delta: torch.Tensor, delta_square: float) -> Sums:
+def sums_of(written: "torch.Tensor", theta_0: "torch.Tensor", delta: "torch.Tensor", delta_square: float) -> Sums:
     """Return the sums of one block, flat: `written` in the output dtype, theta_0 and delta in fp32.
 
     `delta_square` is delta @ delta, which is the same for all candidates.
     """
     moved = written.float() - theta_0
     # numpy counts several times faster than torch
-    changed = np.count_nonzero(moved.numpy()) if moved.device.type == "cpu" else int(torch.count_nonzero(moved))
+    changed = np.count_nonzero(moved.numpy()) if moved.device.type == "cpu" else int(moved.count_nonzero())
     to_base = float(moved @ moved)
     rest = moved.sub_(delta)
     return Sums(len(moved), int(changed), to_base, float(rest @ rest), delta_square)
@@ -109,7 +111,7 @@ def may_be_near(first: tuple[float, float], second: tuple[float, float], within:
     return all(abs(one - other) <= slack for one, other in zip(first, second, strict=True))
 
 
-def squared_distance(blocks: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
+def squared_distance(blocks: "Iterable[tuple[torch.Tensor, torch.Tensor]]") -> float:
     """Return the squared distance of two models, given as pairs of flat blocks."""
     total = 0.0
     for one, other in blocks:

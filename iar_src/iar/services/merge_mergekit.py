@@ -123,9 +123,8 @@ def measure(
 def _one_dtype(layout: Sequence[TensorInfo], base: Path) -> str:
     dtypes = {info.dtype for info in layout}
     if len(dtypes) > 1:
-        raise UserError(
-            f"{base}: has tensors in {' and '.join(sorted(dtypes))}, mergekit writes one; set engine to stream"
-        )
+        names = " and ".join(sorted(dtypes))
+        raise UserError(f"{base}: has tensors in {names}, mergekit writes one dtype; set recover.engine to stream")
     return TORCH_NAMES[dtypes.pop()]
 
 

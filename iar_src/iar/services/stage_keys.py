@@ -115,6 +115,7 @@ BOOKKEEPING = frozenset(
     (
         "errors",
         "services.workspace",
+        "services.candidates",
         "services.store",
         "services.object_store",
         "services.restart_store",

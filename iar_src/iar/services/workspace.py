@@ -119,6 +119,12 @@ def released(folder: Path) -> frozenset[str]:
     return frozenset(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else frozenset()
 
 
+def released_bytes(state: Path) -> int:
+    """Return how many bytes were released in all artifacts of a state folder."""
+    folders = [path.parent for path in (state / "artifacts").glob(f"*/*/{RELEASED}")]
+    return sum(file.size for folder in folders for file in read_manifest(folder).files if file.path in released(folder))
+
+
 def damaged(folder: Path, manifest: Manifest, verify: bool) -> Iterator[StoredFile]:
     """Yield the files whose size, or with `verify` whose bytes, are not what the manifest says.
 

@@ -33,7 +33,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     made = [by_id[recipe.id] for recipe in recipes]
     candidates = mark_duplicates(made, out, base, tuned, run_file.recover.same_within)
     write_records(out / "candidates.jsonl", candidates)
-    return outcome(candidates, parents)
+    return outcome(candidates, parents, run_file.recover.tuned_too)
 
 
 def finished_candidate(folder: Path, recipe: Recipe, parents: dict[str, str]) -> Candidate | None:
@@ -52,8 +52,8 @@ def finished_candidate(folder: Path, recipe: Recipe, parents: dict[str, str]) ->
     return None
 
 
-def outcome(candidates: Sequence[Candidate], parents: dict[str, str]) -> Outcome:
-    """Return numbers, a table and one registry entry for each distinct set of weights."""
+def outcome(candidates: Sequence[Candidate], parents: dict[str, str], tuned_too: Sequence[str] = ()) -> Outcome:
+    """Return numbers, a table, and a registry entry for each checkpoint from elsewhere and each set of weights."""
     distinct = [candidate for candidate in candidates if not candidate.duplicate_of]
     by_digest = {candidate.digest: candidate for candidate in reversed(candidates)}
     recorded = [candidate for candidate in candidates if by_digest[candidate.digest] is candidate]
@@ -65,10 +65,12 @@ def outcome(candidates: Sequence[Candidate], parents: dict[str, str]) -> Outcome
     head = ["| candidate | changed | to theta_0 | to theta_IA | duplicate of | weights |", "|---|---|---|---|---|---|"]
     note = "\n\nDistances in units of the one between theta_0 and theta_IA; changed: share of weights unlike theta_0."
     inputs = tuple(parents.items())
+    further = enumerate(tuned_too, start=1)
+    elsewhere = [Lineage("checkpoint", parents[f"tuned_too_{n}"], folder, {"folder": folder}) for n, folder in further]
     return Outcome(
         metrics={"candidates": float(len(candidates)), "distinct": float(len(distinct))},
         markdown="\n".join(head + rows) + note,
-        lineage=tuple(Lineage("candidate", c.digest, c.id, to_json(c), inputs) for c in recorded),
+        lineage=(*elsewhere, *(Lineage("candidate", c.digest, c.id, to_json(c), inputs) for c in recorded)),
     )
 
 
