@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from iar import __version__
+from iar.cli_candidates import candidates
 from iar.cli_lineage import lineage
 from iar.cli_options import (
     AsJson,
@@ -37,6 +38,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 # Plain help: rich's takes half a second to import.
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(lineage, name="lineage")
+app.add_typer(candidates, name="candidates")
 
 
 @app.callback(invoke_without_command=True)

@@ -383,15 +383,72 @@ class BaselinesSection(Section):
         return tuple(name for name in get_args(RecipeName) if name in recipes)
 
 
+# A key that came later and stands at its default is no part of a run file's text: older runs keep their identity.
+def _unset(value: Any) -> bool:
+    return not value
+
+
+BLOCKS = re.compile(r"(\d{1,4})-(\d{1,4})|rest")
+
+
 class RecoverSection(Section):
-    """Stage 3: the fixed grid of 12 merges with theta_0. lambda is 1 for TIES and DARE."""
+    """Stage 3: the grid of merges with theta_0; the first four keys are the paper's fixed 12. lambda is 1 for TIES and
+    DARE."""
 
     slerp_t: tuple[Share, ...] = Field((0.2, 0.3, 0.4), strict=False)
     task_arithmetic_weight: tuple[Share, ...] = Field((0.3, 0.5, 0.7), strict=False)
     ties_density: tuple[Share, ...] = Field((0.3, 0.5, 0.7), strict=False)
     dare_drop: tuple[Annotated[float, Field(ge=0, lt=1)], ...] = Field((0.1, 0.3, 0.5), strict=False)
+    layer_weights: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,20}$")], dict[str, Share]] = Field(
+        {},
+        exclude_if=_unset,
+        description="Task arithmetic with a weight a block range, by name, such as {late: {0-14: 0.3, 15-29: 0.7, "
+        "rest: 0.5}}; rest = embedding, final norm and blocks in no range; one candidate a name.",
+    )
+    tuned_too: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (),
+        strict=False,
+        exclude_if=_unset,
+        description="Folders of further checkpoints trained from the same model, such as another run's "
+        "artifacts/align/KEY/checkpoint; soups and dare_ties merge them with align's.",
+    )
+    soup_weight: tuple[Share, ...] = Field(
+        (),
+        strict=False,
+        exclude_if=_unset,
+        description="Factor on the mean change of align's checkpoint and those of tuned_too; one candidate a value.",
+    )
+    dare_ties_drop: tuple[Annotated[float, Field(ge=0, lt=1)], ...] = Field(
+        (),
+        strict=False,
+        exclude_if=_unset,
+        description="As dare_drop for each checkpoint, then the sign of the sum is elected and those that have it are "
+        "averaged; of one checkpoint it is dare; one candidate a value.",
+    )
+    engine: Literal["stream", "mergekit"] = Field(
+        "stream",
+        exclude_if="stream".__eq__,
+        description="What merges: one pass for all candidates, or mergekit (the extra merge) once a candidate.",
+    )
+    shard_gb: Annotated[float, Field(gt=0, le=1000)] = Field(
+        5.0,
+        exclude_if=(5.0).__eq__,
+        description="Largest weights file in GB, one larger tensor apart; a model of more is written as several.",
+    )
+    same_within: Share = Field(
+        0.01,
+        exclude_if=(0.01).__eq__,
+        description="Candidates of one task closer than this share of the distance between theta_0 and theta_IA are "
+        "the same to rounding, and evaluated once; 0 = only equal bytes.",
+    )
+    keep: Literal["pick", "all"] = Field(
+        "pick",
+        exclude_if="pick".__eq__,
+        description="Whose weights stay on disk after a run: the pick's, the others as recipe and hash, or all; not "
+        "part of the digest.",
+    )
 
-    @field_validator("*")
+    @field_validator("slerp_t", "task_arithmetic_weight", "ties_density", "dare_drop", "soup_weight", "dare_ties_drop")
     @classmethod
     def _values_differ(cls, values: tuple[float, ...]) -> tuple[float, ...]:
         names = [f"{value:g}" for value in values]
@@ -399,10 +456,32 @@ class RecoverSection(Section):
             raise ValueError("has a value twice; name each value once")
         return values
 
+    @field_validator("layer_weights")
+    @classmethod
+    def _ranges_are_blocks(cls, tables: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        for name, table in tables.items():
+            if wrong := [blocks for blocks in table if not BLOCKS.fullmatch(blocks)]:
+                raise ValueError(f"{name}: {wrong[0]!r} is no range of blocks; write first-last such as 0-14, or rest")
+            last = -1
+            for first, end in sorted(tuple(map(int, blocks.split("-"))) for blocks in table if blocks != "rest"):
+                if not last < first <= end:
+                    raise ValueError(f"{name}: {first}-{end} is empty or overlaps another range; name each block once")
+                last = end
+            if not table:
+                raise ValueError(f"{name} names no blocks; give at least one range such as 0-14, or rest")
+        return tables
+
     @model_validator(mode="after")
     def _grid_has_candidates(self) -> Self:
-        if not (self.slerp_t or self.task_arithmetic_weight or self.ties_density or self.dare_drop):
+        lists = (self.slerp_t, self.task_arithmetic_weight, self.ties_density, self.dare_drop)
+        if not any((*lists, self.layer_weights, self.soup_weight, self.dare_ties_drop)):
             raise ValueError("every list is empty, so nothing would be merged; give at least one value")
+        if self.soup_weight and not self.tuned_too:
+            raise ValueError("soup_weight needs further checkpoints; name their folders in tuned_too")
+        if self.tuned_too and not (self.soup_weight or self.dare_ties_drop):
+            raise ValueError("tuned_too is used by soup_weight and dare_ties_drop alone; give values to one of them")
+        if self.engine == "mergekit" and self.layer_weights:
+            raise ValueError("engine mergekit does not take layer_weights; leave them out, or set engine to stream")
         return self
 
 
@@ -562,6 +641,14 @@ class PlatformSection(Section):
     processes: Annotated[int, Field(ge=1, le=1024)] = Field(
         1, description="Training processes in all, one a GPU. Numbers change by rounding only."
     )
+    merge_threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None, exclude_if=_unset, description="Threads that merge and write candidates; null = one a CPU core."
+    )
+    merge_device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = Field(
+        "cpu",
+        exclude_if="cpu".__eq__,
+        description="Where candidates are computed; cpu gives the same bits on every machine, cuda needs a GPU.",
+    )
     pool: PoolSection = Field(PoolSection(), description="Where a cluster trains: [the keys below](#platformpool).")
 
     @model_validator(mode="after")
@@ -626,7 +713,9 @@ class RunFile(Section):
     def deciding(self) -> dict[str, Any]:
         """Return the values that decide what comes out: not where a run is kept, nor how its servers are called."""
         not_asked: dict[str, Any] = {"qa_build": {"teacher": CALLING}, "evaluate": {"judges": {"__all__": CALLING}}}
-        return self.model_dump(mode="json", exclude={"run": {"state", "store", "rerun"}, **not_asked})
+        return self.model_dump(
+            mode="json", exclude={"run": {"state", "store", "rerun"}, "recover": {"keep"}, **not_asked}
+        )
 
     @property
     def run_id(self) -> str:

@@ -262,7 +262,11 @@ class ModelScores:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A merged model as its recipe: operator, the one hyper-parameter, its value, and what came out."""
+    """A merged model as its recipe: operator, the one hyper-parameter, its value, and what came out.
+
+    `layers` are pairs of a block range and its weight, where an operator has them. Distances are in units of
+    ||theta_IA - theta_0||; `distance_to_original` is 0 for a duplicate of the same bytes.
+    """
 
     id: str
     operator: str
@@ -274,6 +278,22 @@ class Candidate:
     distance_to_base: float
     distance_to_tuned: float
     duplicate_of: str = ""
+    layers: tuple[tuple[str, float], ...] = ()
+    distance_to_original: float = 0.0
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """A candidate's facts in one transformer block (`axis` block, `group` its number or "outside") or in one kind of
+    tensor (`axis` kind, `group` such as mlp.up_proj). Distances are in units of that part's ||theta_IA - theta_0||."""
+
+    candidate: str
+    axis: str
+    group: str
+    elements: int
+    changed_share: float
+    distance_to_base: float
+    distance_to_tuned: float
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,8 @@ def test_a_merge_operator_block_by_block(monkeypatch: pytest.MonkeyPatch, block_
     recipe = Recipe("x", "fapm", "share", 0.1, 17)
     statistics = merging.pair_statistics(theta_0, theta_1, [recipe])
     merged = [
-        merging.OPERATORS["fapm"](block, statistics, 0.1) for block in merging.blocks(theta_0, theta_1, [recipe], "x")
+        merging.OPERATORS["fapm"](block, statistics, recipe)
+        for block in merging.blocks(theta_0, [theta_1], [recipe], "x")
     ]
     assert torch.equal(torch.cat(merged).view_as(theta_0), fapm(theta_0, theta_1, 0.1))
 

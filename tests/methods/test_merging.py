@@ -143,12 +143,12 @@ def test_blocks_give_the_same_bits_as_the_tensor_at_once(case: str) -> None:
         theta_0, theta_1 = (theta_0 * 8).round() / 8, (theta_1 * 8).round() / 8
     recipes = grid(RecoverSection(), seed=17)
     statistics = merging.pair_statistics(theta_0, theta_1, recipes)
-    blocks = list(merging.blocks(theta_0, theta_1, recipes, "w"))
+    blocks = list(merging.blocks(theta_0, [theta_1], recipes, "w"))
     assert len(blocks) > 2
     whole = {"slerp": slerp, "task_arithmetic": task_arithmetic, "ties": ties}
     for recipe in recipes:
         merge = merging.OPERATORS[recipe.operator]
-        merged = torch.cat([merge(block, statistics, recipe.value) for block in blocks]).reshape(theta_0.shape)
+        merged = torch.cat([merge(block, statistics, recipe) for block in blocks]).reshape(theta_0.shape)
         if recipe.operator == "dare":
             expected = dare(theta_0, theta_1, recipe.value, 17, "w")
         else:
@@ -160,7 +160,7 @@ def test_two_seeds_in_one_pass_are_refused() -> None:
     theta_0, theta_1 = pair(4)
     recipes = [Recipe("a", "dare", "drop", 0.1, 1), Recipe("b", "dare", "drop", 0.1, 2)]
     with pytest.raises(ValueError, match=r"one seed, not \[1, 2\]"):
-        next(merging.blocks(theta_0, theta_1, recipes, "w"))
+        next(merging.blocks(theta_0, [theta_1], recipes, "w"))
 
 
 def test_the_cosine_is_independent_of_scale() -> None:

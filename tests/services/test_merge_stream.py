@@ -10,7 +10,7 @@ from iar.config import RecoverSection
 from iar.errors import PermanentError, UserError
 from iar.methods import merging
 from iar.methods.merge_grid import Recipe, grid
-from iar.services import merge_stream
+from iar.services import merge_writers
 from iar.services.checkpoints import weights_digest
 from iar.services.merge_stream import merge_candidates
 from tests.services.merge_parents import EMBEDDING, Tensors, derive, noisy, shard
@@ -252,7 +252,7 @@ def test_an_existing_folder_is_replaced_not_mixed(parents: tuple[Path, Path], tm
 def test_a_small_disk_is_refused_before_anything_is_written(
     parents: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_stream.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
+    monkeypatch.setattr(merge_writers.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
     with pytest.raises(UserError, match=r"the candidates need 0\.0 GB, 0\.0 GB are free; free some"):
         merge_candidates(*parents, RECIPES, tmp_path / "out", PARENTS)
     assert list((tmp_path / "out").iterdir()) == []

@@ -1,9 +1,10 @@
 """Merge operators on one tensor pair, theta_0 (before training) and theta_1 (after), in fp32.
 
 SLERP (Shoemake 1985), Task Arithmetic (Ilharco et al. 2212.04089), TIES (Yadav et al. 2306.01708) and DARE
-(Yu et al. 2311.03099), with lambda = 1; outside the grid FAPM (fapm.py), a baseline. Each operator is elementwise
-once a few statistics of the whole pair are known, so a large tensor is merged block by block and gives the same
-bits as the tensor at once.
+(Yu et al. 2311.03099), with lambda = 1; task arithmetic with a weight a transformer block; over several tuned
+checkpoints DARE-TIES and the soup (Wortsman et al. 2203.05482); outside the grid FAPM (fapm.py), a baseline. Each
+operator is elementwise once a few statistics of the whole pair are known, so a large tensor is merged block by block
+and gives the same bits as the tensor at once.
 
 Tensors may have any shape; the two of a pair have the same one and may be of any float dtype. Products and sums
 are separate operations, never fused: bits do not depend on the machine's vector unit or number of threads.
@@ -20,6 +21,7 @@ import torch
 from torch.nn.functional import hardshrink
 
 from iar.methods.fapm import Kept, kept_changes, pruned
+from iar.methods.merge_facts import tensor_place
 from iar.methods.merge_grid import Recipe
 
 BLOCK_ELEMENTS = 1 << 16  # 256 KiB in fp32: the dozen temporaries of a block stay in the processor's cache
@@ -41,23 +43,28 @@ KEEP_NONE = Cut(math.inf)
 
 @dataclass(frozen=True)
 class Block:
-    """A slice of a flattened tensor pair in fp32; `uniform` holds one draw from [0, 1) for each element."""
+    """A slice of a flattened tensor pair in fp32; `uniform` holds one draw from [0, 1) for each element.
+
+    `others` are (delta, uniform) of further tuned checkpoints.
+    """
 
     start: int
     theta_0: torch.Tensor
     theta_1: torch.Tensor
     delta: torch.Tensor
     uniform: torch.Tensor
+    others: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
 
 
 @dataclass(frozen=True)
 class PairStatistics:
     """What the operators need to know of a whole tensor pair: SLERP its cosine, TIES a cut for each density,
-    FAPM what each share keeps."""
+    FAPM what each share keeps, a weight a block its transformer block."""
 
     cosine: float
     cuts: dict[float, Cut]
     kept: dict[float, Kept] = field(default_factory=dict)
+    block: int | None = None
 
 
 def slerp(theta_0: torch.Tensor, theta_1: torch.Tensor, t: float) -> torch.Tensor:
@@ -160,15 +167,38 @@ def trim(delta: torch.Tensor, cut: Cut, start: int = 0) -> torch.Tensor:
     return (parts[0] if len(parts) == 1 else torch.cat(parts or [flat])).reshape(delta.shape)
 
 
-def uniform_draws(seed: int, name: str) -> np.random.Generator:
-    """Return the generator of tensor `name`: the same draws however many tensors, drop rates or blocks there are."""
+def uniform_draws(seed: int, name: str, start: int = 0) -> np.random.Generator:
+    """Return the generator of tensor `name` from flat index `start`, an even number, on.
+
+    An element has the same draw however many tensors, drop rates or blocks there are: two of fp32 are one step.
+    """
     key = hashlib.sha256(f"{seed}:{name}".encode()).digest()
-    return np.random.Generator(np.random.PCG64(int.from_bytes(key, "big")))
+    return np.random.Generator(np.random.PCG64(int.from_bytes(key, "big")).advance(start // 2))
 
 
 def drop_and_rescale(delta: torch.Tensor, drop: float, uniform: torch.Tensor) -> torch.Tensor:
     """Return fp32 `delta`, zero where the uniform draw is below `drop`, the rest times 1 / (1 - drop)."""
-    return delta * (uniform.reshape(delta.shape) >= drop) * (1 / (1 - drop))
+    return torch.where(uniform.reshape(delta.shape) >= drop, delta, 0.0) * (1 / (1 - drop))
+
+
+def soup(block: Block, weight: float) -> torch.Tensor:
+    """Return theta_0 plus `weight` times the mean change of all tuned checkpoints."""
+    total = block.delta
+    for delta, _ in block.others:
+        total = total + delta
+    return total * (weight / (1 + len(block.others))) + block.theta_0
+
+
+def dare_ties(block: Block, drop: float) -> torch.Tensor:
+    """Return theta_0 plus the mean of the dropped and rescaled changes that have the sign of their sum."""
+    deltas = [drop_and_rescale(block.delta, drop, block.uniform)]
+    deltas += [drop_and_rescale(delta, drop, uniform) for delta, uniform in block.others]
+    if len(deltas) == 1:
+        return deltas[0] + block.theta_0
+    stacked = torch.stack(deltas)
+    agree = stacked.sign() == stacked.sum(0).sign()
+    agree &= stacked != 0
+    return (stacked * agree).sum(0) / agree.sum(0).clamp(min=1) + block.theta_0
 
 
 def paired_blocks(theta_0: torch.Tensor, theta_1: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
@@ -179,19 +209,60 @@ def paired_blocks(theta_0: torch.Tensor, theta_1: torch.Tensor) -> Iterator[tupl
         yield start, flat_0[start:stop].float(), flat_1[start:stop].float()
 
 
-def blocks(theta_0: torch.Tensor, theta_1: torch.Tensor, recipes: Sequence[Recipe], name: str) -> Iterator[Block]:
-    """Yield the blocks of tensor pair `name`, each with the draws of the recipes' one seed."""
-    seeds = {recipe.seed for recipe in recipes if recipe.operator == "dare"}
+def read_block(
+    theta_0: torch.Tensor,
+    tuned: Sequence[torch.Tensor],
+    span: slice,
+    name: str,
+    seed: int | None,
+    device: str = "cpu",
+) -> Block:
+    """Return a slice of flat theta_0 and its tuned tensors, on `device`; without a seed there are no draws.
+
+    The first draws of a tensor are the same whether one checkpoint is merged or several.
+    """
+    first = theta_0[span].to(device, torch.float32)
+    others = []
+    for number, tensor in enumerate(tuned):
+        own = name if number == 0 else f"{name}#{number}"
+        draws = first[:0]
+        if seed is not None:
+            drawn = uniform_draws(seed, own, span.start).random(len(first), dtype=np.float32)
+            draws = torch.from_numpy(drawn).to(device)
+        others.append((tensor[span].to(device, torch.float32) - first, draws))
+    second = tuned[0][span].to(device, torch.float32)
+    return Block(span.start, first, second, *others[0], tuple(others[1:]))
+
+
+def blocks(
+    theta_0: torch.Tensor, tuned: Sequence[torch.Tensor], recipes: Sequence[Recipe], name: str
+) -> Iterator[Block]:
+    """Yield the blocks of a whole tensor `name`, of any shape."""
+    seed, flat_0, flat = draw_seed(recipes), theta_0.reshape(-1), [tensor.reshape(-1) for tensor in tuned]
+    for start in range(0, len(flat_0), BLOCK_ELEMENTS):
+        yield read_block(flat_0, flat, slice(start, start + BLOCK_ELEMENTS), name, seed)
+
+
+def merge_tensor(recipe: Recipe, theta_0: torch.Tensor, tuned: Sequence[torch.Tensor], name: str = "") -> torch.Tensor:
+    """Return tensor `name` merged by a recipe, in fp32 and the shape of theta_0."""
+    statistics = pair_statistics(theta_0, tuned[0], [recipe], name)
+    merge = OPERATORS[recipe.operator]
+    merged = [merge(block, statistics, recipe) for block in blocks(theta_0, tuned, [recipe], name)]
+    return torch.cat(merged or [theta_0.reshape(-1).float()]).reshape(theta_0.shape)
+
+
+def draw_seed(recipes: Sequence[Recipe]) -> int | None:
+    """Return the one seed of the recipes that drop at random; None where none does."""
+    seeds = {recipe.seed for recipe in recipes if recipe.operator in ("dare", "dare_ties")}
     if len(seeds) > 1:
         raise ValueError(f"one draw serves all drop rates, so the recipes need one seed, not {sorted(seeds)}")
-    draws = uniform_draws(seeds.pop(), name) if seeds else None
-    for start, first, second in paired_blocks(theta_0, theta_1):
-        uniform = torch.from_numpy(draws.random(len(first), dtype=np.float32)) if draws else first[:0]
-        yield Block(start, first, second, second - first, uniform)
+    return seeds.pop() if seeds else None
 
 
-def pair_statistics(theta_0: torch.Tensor, theta_1: torch.Tensor, recipes: Sequence[Recipe]) -> PairStatistics:
-    """Return the statistics of a tensor pair that the operators of `recipes` need; the others are left empty."""
+def pair_statistics(
+    theta_0: torch.Tensor, theta_1: torch.Tensor, recipes: Sequence[Recipe], name: str = ""
+) -> PairStatistics:
+    """Return the statistics of tensor pair `name` that the operators of `recipes` need; the others are left empty."""
     densities = [recipe.value for recipe in recipes if recipe.operator == "ties"]
     angle_needed = any(recipe.operator == "slerp" for recipe in recipes)
     pairs, size = partial(paired_blocks, theta_0, theta_1), theta_0.numel()
@@ -199,17 +270,21 @@ def pair_statistics(theta_0: torch.Tensor, theta_1: torch.Tensor, recipes: Seque
         cosine(theta_0, theta_1) if angle_needed else 1.0,
         trim_cuts(theta_0, theta_1, densities),
         {one.value: kept_changes(pairs, size, one.value) for one in recipes if one.operator == "fapm"},
+        tensor_place(name).block,
     )
 
 
-# An operator on one block: (block, statistics of the whole pair, value of the hyper-parameter) -> merged block.
-OPERATORS: dict[str, Callable[[Block, PairStatistics, float], torch.Tensor]] = {
-    "slerp": lambda block, pair, t: _weighted_sum(block, *slerp_weights(pair.cosine, t)),
-    "task_arithmetic": lambda block, pair, weight: block.delta * weight + block.theta_0,
-    "ties": lambda block, pair, density: trim(block.delta, pair.cuts[density], block.start) + block.theta_0,
-    "dare": lambda block, pair, drop: drop_and_rescale(block.delta, drop, block.uniform) + block.theta_0,
-    "fapm": lambda block, pair, share: (
-        pruned(block.theta_0, block.delta, pair.kept[share], block.start) + block.theta_0
+# An operator on one block: (block, statistics of the whole pair, recipe) -> merged block.
+OPERATORS: dict[str, Callable[[Block, PairStatistics, Recipe], torch.Tensor]] = {
+    "slerp": lambda block, pair, recipe: _weighted_sum(block, *slerp_weights(pair.cosine, recipe.value)),
+    "task_arithmetic": lambda block, pair, recipe: block.delta * recipe.value + block.theta_0,
+    "layer_weights": lambda block, pair, recipe: block.delta * recipe.weight_of(pair.block) + block.theta_0,
+    "ties": lambda block, pair, recipe: trim(block.delta, pair.cuts[recipe.value], block.start) + block.theta_0,
+    "dare": lambda block, pair, recipe: drop_and_rescale(block.delta, recipe.value, block.uniform) + block.theta_0,
+    "dare_ties": lambda block, pair, recipe: dare_ties(block, recipe.value),
+    "soup": lambda block, pair, recipe: soup(block, recipe.value),
+    "fapm": lambda block, pair, recipe: (
+        pruned(block.theta_0, block.delta, pair.kept[recipe.value], block.start) + block.theta_0
     ),
 }
 

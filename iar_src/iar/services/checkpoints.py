@@ -3,7 +3,8 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+import mmap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
     import torch
 
 BLOCK_BYTES = 1 << 22
+SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 ELEMENT_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -105,35 +108,47 @@ class MappedTensors:
     """The tensors of a checkpoint folder, mapped to memory, over one file or several."""
 
     def __init__(self, folder: Path) -> None:
-        """Open every weights file. Raises UserError for a tensor stored twice or missing against the index."""
+        """Map every weights file. Raises UserError for a tensor stored twice or missing against the index."""
         from safetensors import SafetensorError, safe_open
 
         self.folder = folder
         self.info: dict[str, TensorInfo] = {}
-        self._files: dict[str, Any] = {}
+        self._places: dict[str, tuple[mmap.mmap, int]] = {}
         for path in weight_files(folder):
             try:
-                file: Any = safe_open(path, framework="pt")
+                file: Any = safe_open(path, framework="numpy")
             except SafetensorError as error:
                 raise PermanentError(f"{path}: not a complete safetensors file: {error}") from error
+            mapped, starts = _mapped(path)
             for name in file.keys():  # noqa: SIM118, the handle is no mapping
-                self._add(name, file, path)
+                self._add(name, file.get_slice(name), path)
+                self._places[name] = mapped, starts[name]
         self._check_index()
 
     def flat(self, name: str) -> "torch.Tensor":
         """Return a tensor as one dimension, in its stored dtype; its bytes are read when they are touched."""
-        tensor: torch.Tensor = self._files[name].get_tensor(name)
-        return tensor.reshape(-1)
+        import torch
 
-    def _add(self, name: str, file: Any, path: Path) -> None:
+        info, (mapped, start) = self.info[name], self._places[name]
+        dtype = getattr(torch, TORCH_NAMES[info.dtype])
+        if not info.elements:
+            return torch.empty(0, dtype=dtype)
+        return torch.frombuffer(mapped, dtype=dtype, count=info.elements, offset=start)
+
+    def release(self, name: str) -> None:
+        """Give the memory of a tensor back; touched again, it is read again."""
+        mapped, start = self._places[name]
+        first = start - start % mmap.PAGESIZE
+        if self.info[name].bytes:
+            mapped.madvise(mmap.MADV_DONTNEED, first, start + self.info[name].bytes - first)
+
+    def _add(self, name: str, stored: Any, path: Path) -> None:
         if name in self.info:
             raise UserError(f"{path}: tensor '{name}' is also in another file of the folder; remove the older files")
-        stored = file.get_slice(name)
         dtype = stored.get_dtype()
         if dtype not in ELEMENT_BYTES:
             raise UserError(f"{path}: tensor '{name}' is {dtype}; save the model in fp32, fp16 or bf16 first")
         self.info[name] = TensorInfo(name, dtype, tuple(stored.get_shape()))
-        self._files[name] = file
 
     def _check_index(self) -> None:
         path = self.folder / INDEX_NAME
@@ -143,6 +158,35 @@ class MappedTensors:
         for name in sorted(set(listed) ^ set(self.info)):
             where = f"{listed[name]} lacks it" if name in listed else "the index does not list it"
             raise UserError(f"{path}: tensor '{name}': {where}; copy the whole checkpoint again")
+
+
+def _mapped(path: Path) -> tuple[mmap.mmap, dict[str, int]]:
+    """Map a whole safetensors file, copied on write; return by tensor name where its bytes begin."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    header.pop("__metadata__", None)
+    return mapped, {name: 8 + length + one["data_offsets"][0] for name, one in header.items()}
+
+
+def plan_shards(tensors: Sequence[TensorInfo], limit_bytes: float) -> dict[str, list[TensorInfo]]:
+    """Return file name -> its tensors, in order: as many as fit into `limit_bytes`, one at least."""
+    shards: list[list[TensorInfo]] = [[]]
+    for tensor in tensors:
+        if shards[-1] and sum(one.bytes for one in shards[-1]) + tensor.bytes > limit_bytes:
+            shards.append([])
+        shards[-1].append(tensor)
+    if len(shards) == 1:
+        return {SINGLE_NAME: shards[0]}
+    return {f"model-{number:05}-of-{len(shards):05}.safetensors": shard for number, shard in enumerate(shards, start=1)}
+
+
+def shard_index(shards: Mapping[str, Sequence[TensorInfo]]) -> dict[str, Any]:
+    """Return the content of the index that stands beside several weights files."""
+    size = sum(tensor.bytes for shard in shards.values() for tensor in shard)
+    places = {tensor.name: name for name, shard in shards.items() for tensor in shard}
+    return {"metadata": {"total_size": size}, "weight_map": places}
 
 
 def safetensors_header(tensors: Iterable[TensorInfo]) -> bytes:

@@ -14,7 +14,7 @@ from iar.methods.merge_grid import grid
 from iar.services.doctor_model import check_model, model_parameters, weight_bytes
 from iar.services.doctor_recipes import check_recipes, recipe_checkpoints
 from iar.services.findings import Check, guarded
-from iar.services.workspace import Workspace
+from iar.services.workspace import Workspace, released_bytes
 
 GB = 1e9
 LEAST_FREE_BYTES = int(2 * GB)
@@ -243,12 +243,13 @@ def check_disk(run_file: RunFile) -> Check:
 
 
 def _present_bytes(state: Path) -> int:
-    """Return how many bytes lie in the state folder: any of it may be reused."""
-    return sum(file.stat().st_size for file in state.rglob("*") if file.is_file() and not file.is_symlink())
+    """Return how many bytes lie in the state folder, or were released there: any of it may be reused."""
+    present = sum(file.stat().st_size for file in state.rglob("*") if file.is_file() and not file.is_symlink())
+    return present + released_bytes(state)
 
 
 def kept_bytes(run_file: RunFile) -> float:
-    """Return about how many bytes of checkpoints a finished run has on its disk: none is deleted on the way.
+    """Return about how many bytes of checkpoints a run has on its disk at most: candidates go after its end.
 
     Restart points are not counted, as a short training writes none, nor the pick, a link to its candidate.
     """

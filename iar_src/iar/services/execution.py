@@ -17,6 +17,7 @@ from iar.config import RunFile
 from iar.errors import TemporaryError, UserError
 from iar.methods.digest import digest_json
 from iar.records import Outcome, write_json
+from iar.services.checkpoints import read_json
 from iar.services.progress import Progress
 from iar.services.stage_keys import STAGES, key_parts
 from iar.services.store import Report, Store, StoredRef, is_stored
@@ -102,6 +103,8 @@ def execute(
                     task.store.forget_training(task.name, task.key)
         ref = task.workspace.ref(task.name, task.key)
         _record(task, manifest, ref, reused)
+        if stage == "register" and task.run_file.recover.keep == "pick":
+            _release_candidates(task)
     progress.done(manifest.seconds, reused)
     handed_on = str(task.store.ref(task.name, task.key) if task.store else ref)
     return Finished(ref, manifest.outcome, reused, handed_on)
@@ -180,6 +183,30 @@ def _full_disk_explained(task: Task) -> Iterator[None]:
             raise
         state = task.workspace.state
         raise UserError(f"no space left for {state}: free some, then run the same command") from error
+
+
+def _release_candidates(task: Task) -> None:
+    """Remove the weights of all candidates but the pick, now that the run's results are recorded."""
+    from iar.services.candidates import release
+
+    folders = {role: _local_folder(text, task.workspace) for role, text in task.inputs.items()}
+    selection = read_json(folders["selector"] / "selection.json") if "selector" in folders else {}
+    if not selection:  # not here, where only the store has it
+        return
+    artifacts = [folder for role, folder in folders.items() if role.startswith("candidates")]
+    registry = task.context(Progress(None, task.name)).registry()
+    try:
+        release(artifacts, selection["pick"], folders["base"], folders["tuned"], registry)
+    finally:
+        registry.close()
+
+
+def _local_folder(reference: str, workspace: Workspace) -> Path:
+    """Return where an artifact lies in the state folder, if it is here."""
+    if not is_stored(reference):
+        return Ref.parse(reference).path
+    ref = StoredRef.parse(reference)
+    return workspace.artifact(ref.task, ref.key)
 
 
 def _record(task: Task, manifest: Manifest, ref: Ref, reused: bool) -> None:

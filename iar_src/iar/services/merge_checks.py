@@ -83,6 +83,14 @@ def tokenizer_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
+def check_device(device: str) -> None:
+    """Raise UserError where there is no such device."""
+    import torch
+
+    if device != "cpu" and not torch.cuda.is_available():
+        raise UserError(f"platform.merge_device: {device}, but torch finds no GPU here; set it to cpu")
+
+
 def check_finite(tensors: MappedTensors, name: str) -> None:
     """Raise PermanentError naming the tensor and its first element that is NaN or infinite."""
     import torch

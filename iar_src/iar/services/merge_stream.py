@@ -1,122 +1,63 @@
-"""All candidates of a grid in one pass over two checkpoints: each tensor pair is read once, block by block.
+"""All candidates of a grid in one pass over the checkpoints: each tensor is read once, block by block.
 
-Memory: the two checkpoints are mapped, not loaded; beside them stands one fp32 copy of the largest tensor (for the
-TIES selection) and a few blocks. Weights are written one tensor after the other behind a header made beforehand.
+Memory: the checkpoints are mapped, and a tensor's pages given back when it is merged; beside them stand one fp32 copy
+of the largest tensor (for the TIES selection) and a few blocks a thread. Blocks are computed and written by the same
+threads; the blocks of a file, and the sums behind the facts, keep their order, so threads change no bit.
 """
 
-import hashlib
 import math
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from iar.errors import PermanentError, UserError
-from iar.methods.merge_grid import Recipe
-from iar.records import Candidate, write_json
-from iar.services.checkpoints import MappedTensors, TensorInfo, safetensors_header
-from iar.services.merge_checks import check_finite, check_same_tokenizer, shared_layout
+from iar.errors import PermanentError
+from iar.methods.merge_facts import Sums
+from iar.methods.merge_grid import SEVERAL, Recipe
+from iar.records import Candidate
+from iar.services.checkpoints import MappedTensors, TensorInfo, plan_shards, safetensors_header
+from iar.services.merge_checks import check_device, check_finite, check_same_tokenizer, shared_layout
+from iar.services.merge_writers import CandidateWriter, check_disk, fresh_part, remove_parts
 
 if TYPE_CHECKING:
     import torch
 
-    from iar.methods.merging import Block
+    from iar.methods.merging import PairStatistics
 
-COPIED_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "chat_template*",
-    "*.tiktoken",
-    "*.py",
-)
-PART_PREFIX = ".part-"
-PENDING_WRITES = 32  # blocks of all candidates that may wait for the disk
-FACT_DIGITS = 6  # beyond them the order of summation shows
+CUDA_BLOCK_ELEMENTS = 1 << 24  # a launch a block: 64 MiB in fp32 hide it
 
 ReportProgress = Callable[[float, float, str], None]
 
 
-@dataclass
-class Distances:
-    """Sums behind a candidate's facts: changed elements, and squared distances to both parents and between them."""
+@dataclass(frozen=True)
+class MergeSettings:
+    """How candidates are merged. No setting but `shard_bytes` and `tuned_too` changes a bit on a CPU.
 
-    elements: int = 0
-    changed: int = 0
-    square_to_base: float = 0.0
-    square_to_tuned: float = 0.0
-    square_delta: float = 0.0
+    `tuned_too` are the folders of further checkpoints; `threads` None is one a CPU that this process may use.
+    """
 
-    def add(self, written: "torch.Tensor", block: "Block", square_delta: float) -> None:
-        """Count one block of a candidate, as it is after rounding to the output dtype."""
-        moved = written.float() - block.theta_0
-        self.elements += len(moved)
-        self.changed += int(np.count_nonzero(moved.numpy() != 0))
-        self.square_to_base += float(moved @ moved)
-        rest = moved.sub_(block.delta)
-        self.square_to_tuned += float(rest @ rest)
-        self.square_delta += square_delta
-
-    @property
-    def changed_share(self) -> float:
-        """Share of elements that differ from theta_0."""
-        return round(self.changed / max(1, self.elements), FACT_DIGITS)
-
-    def relative(self, square: float) -> float:
-        """Return a squared distance as a distance in units of the one between the parents."""
-        return round(math.sqrt(square / self.square_delta), FACT_DIGITS) if self.square_delta else 0.0
+    shard_bytes: float = 5e9
+    threads: int | None = None
+    device: str = "cpu"
+    tuned_too: tuple[Path, ...] = ()
 
 
-@dataclass
-class CandidateWriter:
-    """A candidate's folder while it is written: aside, under a name that no reader looks for."""
+@dataclass(frozen=True)
+class Parents:
+    """The mapped checkpoints of a merge: theta_0, then the tuned ones, align's first."""
 
-    recipe: Recipe
-    folder: Path
-    header: bytes
-    distances: Distances = field(default_factory=Distances)
+    base: MappedTensors
+    tuned: tuple[MappedTensors, ...]
 
-    def __post_init__(self) -> None:
-        self.folder.mkdir()
-        self.file = (self.folder / "model.safetensors").open("wb")
-        self.sha256 = hashlib.sha256()
-        self.append(self.header)
-
-    def append(self, data: "bytes | memoryview") -> None:
-        """Write and hash the next bytes of the weights file."""
-        self.file.write(data)
-        self.sha256.update(data)
-
-    def close(self) -> None:
-        """Close the weights file, finished or not."""
-        self.file.close()
-
-    def finish(self, base: Path, parents: dict[str, str]) -> Candidate:
-        """Close the weights, copy what stands beside them in the base, write the record last, give the final name."""
-        self.close()
-        for pattern in COPIED_FILES:
-            for source in base.glob(pattern):
-                shutil.copyfile(source, self.folder / source.name)
-        candidate = Candidate(
-            **asdict(self.recipe),
-            digest=self.sha256.hexdigest(),
-            changed_share=self.distances.changed_share,
-            distance_to_base=self.distances.relative(self.distances.square_to_base),
-            distance_to_tuned=self.distances.relative(self.distances.square_to_tuned),
-        )
-        record = {"digest": candidate.digest, "candidate": asdict(candidate), "parents": parents}
-        write_json(self.folder / "checkpoint.json", record)
-        self.folder.rename(self.folder.with_name(self.recipe.id))
-        return candidate
+    def release(self, name: str) -> None:
+        """Give the memory of a tensor back."""
+        for tensors in (self.base, *self.tuned):
+            tensors.release(name)
 
 
 def merge_candidates(
@@ -124,8 +65,9 @@ def merge_candidates(
     tuned: Path,
     recipes: Sequence[Recipe],
     out: Path,
-    parents: dict[str, str],
+    parents: Mapping[str, str],
     on_progress: ReportProgress | None = None,
+    settings: MergeSettings | None = None,
 ) -> list[Candidate]:
     """Write one Hugging Face folder a recipe, `out/<recipe id>`, in the base model's dtype; return what came out.
 
@@ -135,28 +77,34 @@ def merge_candidates(
     """
     if not recipes:
         return []
-    tensors_0, tensors_1 = MappedTensors(base), MappedTensors(tuned)
-    check_same_tokenizer(base, tuned)
-    layout = shared_layout(tensors_0, tensors_1)
-    header = safetensors_header(layout)
+    settings = settings or MergeSettings()
+    check_device(settings.device)
+    several = any(recipe.operator in SEVERAL for recipe in recipes)
+    folders = (tuned, *(settings.tuned_too if several else ()))
+    mapped = Parents(MappedTensors(base), tuple(map(MappedTensors, folders)))
+    for folder in folders:
+        check_same_tokenizer(base, folder)
+    layout, *_ = (shared_layout(mapped.base, tensors) for tensors in mapped.tuned)
+    shards = plan_shards(layout, settings.shard_bytes)
+    headers = sum(len(safetensors_header(tensors)) for tensors in shards.values())
     out.mkdir(parents=True, exist_ok=True)
     remove_parts(out)
-    _check_disk(out, (len(header) + sum(info.bytes for info in layout)) * len(recipes))
+    check_disk(out, (headers + sum(info.bytes for info in layout)) * len(recipes))
     with ExitStack() as stack:
         stack.callback(remove_parts, out)
         stack.enter_context(one_torch_thread())
-        parts = [_fresh_part(out, recipe) for recipe in recipes]
+        parts = [fresh_part(out, recipe) for recipe in recipes]
         writers = [
-            stack.enter_context(closing(CandidateWriter(recipe, part, header)))
+            stack.enter_context(closing(CandidateWriter(recipe, part, shards)))
             for recipe, part in zip(recipes, parts, strict=True)
         ]
-        _stream(tensors_0, tensors_1, layout, writers, on_progress)
+        _stream(mapped, layout, writers, settings, on_progress or (lambda done, total, note: None))
         return [writer.finish(base, parents) for writer in writers]
 
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Compute on the calling thread alone: blocks are too small to share.
+    """Compute each operation on the thread that calls it: blocks are too small to share.
 
     On a busy machine the barrier after each shared operation costs a hundred times the operation.
     """
@@ -170,76 +118,123 @@ def one_torch_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def remove_parts(out: Path) -> None:
-    """Remove candidates that were never finished."""
-    for folder in out.glob(f"{PART_PREFIX}*"):
-        shutil.rmtree(folder)
-
-
-def _fresh_part(out: Path, recipe: Recipe) -> Path:
-    if (out / recipe.id).exists():
-        shutil.rmtree(out / recipe.id)
-    return out / f"{PART_PREFIX}{recipe.id}"
-
-
-def _check_disk(out: Path, needed_bytes: int) -> None:
-    free_bytes = shutil.disk_usage(out).free
-    if free_bytes < needed_bytes:
-        raise UserError(
-            f"{out}: the candidates need {needed_bytes / 1e9:.1f} GB, {free_bytes / 1e9:.1f} GB are free; "
-            "free some, or set run.state to a larger disk"
-        )
-
-
 def _stream(
-    tensors_0: MappedTensors,
-    tensors_1: MappedTensors,
+    parents: Parents,
     layout: Sequence[TensorInfo],
     writers: Sequence[CandidateWriter],
-    on_progress: ReportProgress | None,
+    settings: MergeSettings,
+    on_progress: ReportProgress,
 ) -> None:
-    """Read, merge, and hand over to one writing thread, which keeps the blocks of each file in order."""
-    total_bytes, done_bytes = float(sum(info.bytes for info in layout)), 0.0
-    pending: list[Future[None]] = []
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="merge-write") as pool:
-        for info in layout:
-            for pieces in _merged_blocks(tensors_0, tensors_1, info, writers):
-                pending.append(pool.submit(_append_all, writers, pieces))
-                if len(pending) > PENDING_WRITES:
-                    pending.pop(0).result()
-            done_bytes += info.bytes
-            if on_progress:
-                on_progress(done_bytes, total_bytes, info.name)
-        for future in pending:
-            future.result()
+    """Examine each tensor while the one before it is merged, merge its blocks, write them in their order."""
+    import torch
 
+    from iar.methods.merging import BLOCK_ELEMENTS, draw_seed
 
-def _merged_blocks(
-    tensors_0: MappedTensors, tensors_1: MappedTensors, info: TensorInfo, writers: Sequence[CandidateWriter]
-) -> Iterator[list["torch.Tensor"]]:
-    """Yield for each block of a tensor pair its merged values, one tensor a candidate, in the output dtype."""
-    from iar.methods.merging import OPERATORS, blocks, pair_statistics
-
-    check_finite(tensors_0, info.name)
-    check_finite(tensors_1, info.name)
-    theta_0, theta_1 = tensors_0.flat(info.name), tensors_1.flat(info.name)
     recipes = [writer.recipe for writer in writers]
-    statistics = pair_statistics(theta_0, theta_1, recipes)
-    for block in blocks(theta_0, theta_1, recipes, info.name):
-        square_delta = float(block.delta @ block.delta)
-        pieces = [OPERATORS[r.operator](block, statistics, r.value).to(theta_0.dtype) for r in recipes]
-        for writer, piece in zip(writers, pieces, strict=True):
-            writer.distances.add(piece, block, square_delta)
-            if not math.isfinite(writer.distances.square_to_base):
+    seed, threads = draw_seed(recipes), settings.threads or len(os.sched_getaffinity(0))
+    size = BLOCK_ELEMENTS if settings.device == "cpu" else CUDA_BLOCK_ELEMENTS
+    total_bytes, done_bytes = float(sum(info.bytes for info in layout)), 0.0
+    with ThreadPoolExecutor(threads, "merge", torch.set_num_threads, (1,)) as pool:
+        output = _Output(pool, writers, threads)
+        examine = partial(_examine, parents, recipes)
+        ahead = pool.submit(examine, layout[0])
+        for number, info in enumerate(layout, start=1):
+            statistics = ahead.result()
+            if number < len(layout):
+                ahead = pool.submit(examine, layout[number])
+            merge = partial(_merge_block, parents, recipes, statistics, info, seed, settings.device)
+            for start in range(0, info.elements, size):
+                output.add(info, pool.submit(merge, slice(start, min(start + size, info.elements))))
+            output.after(partial(parents.release, info.name))
+            done_bytes += info.bytes
+            on_progress(done_bytes, total_bytes, info.name)
+        output.drain()
+
+
+def _examine(parents: Parents, recipes: Sequence[Recipe], info: TensorInfo) -> "PairStatistics":
+    """Return what the operators need to know of a whole tensor. Raises PermanentError for NaN or infinity in it."""
+    from iar.methods.merging import pair_statistics
+
+    for tensors in (parents.base, *parents.tuned):
+        check_finite(tensors, info.name)
+    return pair_statistics(parents.base.flat(info.name), parents.tuned[0].flat(info.name), recipes, info.name)
+
+
+def _merge_block(
+    parents: Parents,
+    recipes: Sequence[Recipe],
+    statistics: "PairStatistics",
+    info: TensorInfo,
+    seed: int | None,
+    device: str,
+    span: slice,
+) -> list[tuple["torch.Tensor", Sums]]:
+    """Return for each recipe the merged values of a block in the output dtype, and their sums."""
+    from iar.methods.merge_facts import sums_of
+    from iar.methods.merging import OPERATORS, read_block
+
+    theta_0, tuned = parents.base.flat(info.name), [tensors.flat(info.name) for tensors in parents.tuned]
+    block = read_block(theta_0, tuned, span, info.name, seed, device)
+    delta_square = float(block.delta @ block.delta)
+    merged = []
+    for recipe in recipes:
+        piece = OPERATORS[recipe.operator](block, statistics, recipe).to(theta_0.dtype)
+        merged.append((piece.cpu(), sums_of(piece, block.theta_0, block.delta, delta_square)))
+    return merged
+
+
+class _Output:
+    """Blocks on their way to the files: a few computed ones wait, those of one block are written side by side."""
+
+    def __init__(self, pool: ThreadPoolExecutor, writers: Sequence[CandidateWriter], threads: int) -> None:
+        self._pool, self._writers, self._threads = pool, writers, threads
+        self._pending: deque[tuple[TensorInfo, Future[list[tuple[torch.Tensor, Sums]]]] | Callable[[], None]] = deque()
+        self._writes: list[Future[None]] = []
+
+    def add(self, info: TensorInfo, merged: "Future[list[tuple[torch.Tensor, Sums]]]") -> None:
+        """Take the next block; write the oldest where more than a few wait."""
+        self._pending.append((info, merged))
+        while len(self._pending) > 2 * self._threads:
+            self._write()
+
+    def after(self, action: Callable[[], None]) -> None:
+        """Do something when all blocks so far are written."""
+        self._pending.append(action)
+
+    def drain(self) -> None:
+        """Write all that waits."""
+        while self._pending:
+            self._write()
+        self._settle()
+
+    def _write(self) -> None:
+        entry = self._pending.popleft()
+        if callable(entry):
+            entry()
+            return
+        info, merged = entry
+        pieces = []
+        for writer, (piece, sums) in zip(self._writers, merged.result(), strict=True):
+            writer.sums[info.name] = writer.sums.get(info.name, Sums()) + sums
+            if not math.isfinite(sums.to_base):
                 raise PermanentError(
                     f"{writer.recipe.id}: tensor '{info.name}' exceeds the range of {info.dtype}; "
                     "the change from training is too large to merge"
                 )
-        yield pieces
+            pieces.append((writer, piece))
+        self._settle()
+        groups = [pieces[number :: self._threads] for number in range(self._threads)]
+        self._writes = [self._pool.submit(_append, group) for group in groups if group]
+
+    def _settle(self) -> None:
+        """Wait for the writes of the block before. Raises what one of them raised."""
+        wait(self._writes)
+        for done in self._writes:
+            done.result()
 
 
-def _append_all(writers: Sequence[CandidateWriter], pieces: Sequence["torch.Tensor"]) -> None:
+def _append(pieces: "Sequence[tuple[CandidateWriter, torch.Tensor]]") -> None:
     import torch
 
-    for writer, piece in zip(writers, pieces, strict=True):
+    for writer, piece in pieces:
         writer.append(piece.view(torch.uint8).numpy().data)

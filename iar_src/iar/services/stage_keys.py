@@ -2,8 +2,9 @@
 
 import ast
 import functools
+import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -80,7 +81,9 @@ STAGES: dict[str, StageSpec] = {
     ),
     "inject": StageSpec(("inject", "model.system_turn", "run.seed"), needs=("data", "base")),
     "align": StageSpec(("align", "model.system_turn", "run.seed"), needs=("data", "base"), may=("start",)),
-    "merge_candidate": StageSpec(("recover", "run.seed"), needs=("base", "tuned"), sharded=True),
+    "merge_candidate": StageSpec(
+        ("recover", "run.seed"), needs=("base", "tuned"), files=("recover.tuned_too",), sharded=True
+    ),
     "sdft_rewrite": StageSpec(
         ("baselines.sdft_max_tokens", "evaluate.batch_size", "model.system_turn"), needs=("data", "base")
     ),
@@ -112,6 +115,7 @@ BOOKKEEPING = frozenset(
     (
         "errors",
         "services.workspace",
+        "services.candidates",
         "services.store",
         "services.object_store",
         "services.restart_store",
@@ -141,7 +145,7 @@ def key_parts(
     parts: dict[str, Any] = {
         "stage": stage,
         "settings": {place: look_up(data, place) for place in spec.settings},
-        "files": {place: _digest_value(look_up(data, place)) for place in spec.files},
+        "files": {place: _digest_value(operator.attrgetter(place)(run_file)) for place in spec.files},
         "inputs": dict(inputs),
         "code": code_digest(stage),
     }
@@ -168,7 +172,7 @@ def look_up(data: dict[str, Any], place: str) -> Any:
     return functools.reduce(lambda value, name: value[name], place.split("."), data)
 
 
-def _digest_value(value: str | list[str]) -> str | list[str]:
+def _digest_value(value: str | Sequence[str]) -> str | list[str]:
     """Return the digest of the place, or of each of the places, that a key of the run file names."""
     return digest_place(value) if isinstance(value, str) else [digest_place(place) for place in value]
 

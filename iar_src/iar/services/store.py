@@ -37,6 +37,7 @@ from iar.services.workspace import (
     parse_manifest,
     put_in_place,
     read_manifest,
+    released,
     sync,
 )
 
@@ -97,7 +98,9 @@ class Store:
         """
         here, there = self.workspace.find(task, key), self._manifest(task, key)
         if there is None:
-            return self.keep(here, report) if here else None
+            # What the store is to have must be whole: the stage makes it again.
+            whole = here and not released(self.workspace.artifact(task, key))
+            return self.keep(here, report) if here and whole else None
         if here and there == (self.workspace.artifact(task, key) / MANIFEST).read_bytes():
             return here
         return self._fetch(task, key, there, report)

@@ -1,6 +1,7 @@
 """The state folder: finished artifacts with their manifests, work in progress, and one folder a run.
 
-STATE/artifacts/<task>/<key>/    finished; manifest.json was written last
+STATE/artifacts/<task>/<key>/    finished; manifest.json was written last; released.json names files that were removed
+                                 since, because they can be rebuilt bit for bit
 STATE/work/<task>-<key>/         in progress; survives a kill, the same key continues there
 STATE/fetch/<task>-<key>/        on its way here from a store; survives a kill too
 STATE/runs/<run id>/             run.json, progress.jsonl, error.json, log.txt, tasks/<task>.json
@@ -24,7 +25,7 @@ from iar.services.progress import Progress
 if TYPE_CHECKING:
     from iar.services.registry import Registry
 
-MANIFEST = "manifest.json"
+MANIFEST, RELEASED = "manifest.json", "released.json"
 KEY_DIGITS = 16
 TRAININGS = "trainings"
 STEPS = "steps.jsonl"
@@ -112,9 +113,27 @@ def parse_manifest(text: str) -> Manifest:
     return from_json(Manifest, data)
 
 
+def released(folder: Path) -> frozenset[str]:
+    """Return the paths in an artifact that were removed on purpose: what they held can be rebuilt bit for bit."""
+    path = folder / RELEASED
+    return frozenset(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else frozenset()
+
+
+def released_bytes(state: Path) -> int:
+    """Return how many bytes were released in all artifacts of a state folder."""
+    folders = [path.parent for path in (state / "artifacts").glob(f"*/*/{RELEASED}")]
+    return sum(file.size for folder in folders for file in read_manifest(folder).files if file.path in released(folder))
+
+
 def damaged(folder: Path, manifest: Manifest, verify: bool) -> Iterator[StoredFile]:
-    """Yield the files whose size, or with `verify` whose bytes, are not what the manifest says."""
+    """Yield the files whose size, or with `verify` whose bytes, are not what the manifest says.
+
+    Released files are not looked at: who reads them has them rebuilt.
+    """
+    absent = released(folder)
     for stored in manifest.files:
+        if stored.path in absent:
+            continue
         path = folder / stored.path
         same_size = path.is_file() and path.stat().st_size == stored.size
         if not same_size or (verify and digest_file(path) != stored.sha256):
@@ -156,6 +175,14 @@ class Workspace:
         manifest = read_manifest(folder)
         whole = manifest.key == key and not any(damaged(folder, manifest, verify))
         return manifest if whole else None
+
+    def holding(self, content: str) -> Path | None:
+        """Return the folder of an undamaged artifact with this content, whatever its key."""
+        for path in sorted((self.state / "artifacts").glob(f"*/*/{MANIFEST}")):
+            manifest = read_manifest(path.parent)
+            if manifest.content == content and not any(damaged(path.parent, manifest, verify=False)):
+                return path.parent
+        return None
 
     def ref(self, task: str, key: str) -> Ref:
         """Return the reference of a finished artifact."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from iar.config import RunFile
 from iar.records import Candidate, ModelScores, Outcome, QAPair, read_records, to_json, write_json
+from iar.services.candidates import weights_present
 from iar.services.judges import open_judges
 from iar.services.scores_outcome import scores_outcome
 from iar.services.scoring import SCORES, Examination, Subject, baseline_subjects, reference_subjects, score_all
@@ -31,7 +32,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     candidates = list(read_records(inputs["candidates"] / "candidates.jsonl", Candidate))
     originals, copies = _by_content(candidates)
     subjects = [Subject(one.id, inputs["candidates"] / one.id, one.digest) for one in originals]
-    scores = score_all(subjects, examination, out, context.progress.update)
+    with weights_present(inputs["candidates"], originals, run_file, context.state, context.progress.update):
+        scores = score_all(subjects, examination, out, context.progress.update)
     scores += [_copy_scores(scores, candidate, out) for candidate in copies]
     return scores_outcome(out, scores)
 

@@ -21,6 +21,7 @@ from iar.records import (
     write_json,
     write_records,
 )
+from iar.services.candidates import weights_present
 from iar.services.evaluations import GENERAL
 from iar.services.judges import open_judges
 from iar.services.scores_outcome import scores_outcome
@@ -58,7 +59,9 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
         outcome = scores_outcome(out, [])
         return Outcome(outcome.metrics, "**No feasible candidate**: the test was not read.", ())
     baselines = baseline_subjects(inputs)
-    subjects = [_pick(inputs, selection), *reference_subjects(inputs), *baselines]
+    artifact, picked = _pick(inputs, selection)
+    pick = Subject(picked.id, artifact / picked.id, picked.digest)
+    subjects = [pick, *reference_subjects(inputs), *baselines]
     suites = load_suites(run_file)
     judges = open_judges(run_file, context.state / "llm-cache")
     unlocked = _read_test(inputs["data"], selection, context)
@@ -73,7 +76,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
 
     validated = [folder for role, folder in inputs.items() if role in VALIDATED or role.startswith("scores_")]
     earlier = {subject.model: general_results(subject, validated) for subject in subjects}
-    scores = score_all(subjects, examination, out, context.progress.update, earlier)
+    with weights_present(artifact, [picked], run_file, context.state, context.progress.update):
+        scores = score_all(subjects, examination, out, context.progress.update, earlier)
 
     against = [*AGAINST, *(subject.model for subject in baselines)]
     differences = list(_differences(out, selection.pick, against, run_file))
@@ -91,14 +95,17 @@ def _read_test(data: Path, selection: Selection, context: Context) -> list[QAPai
         registry.close()
 
 
-def _pick(inputs: dict[str, Path], selection: Selection) -> Subject:
-    """Return the picked candidate. Raises UserError where no input holds the weights that were selected."""
+def _pick(inputs: dict[str, Path], selection: Selection) -> tuple[Path, Candidate]:
+    """Return the artifact of the picked candidate, and its record.
+
+    Raises UserError where no input holds the weights that were selected.
+    """
     for role, artifact in inputs.items():
         if not role.startswith("candidates"):
             continue
         for candidate in read_records(artifact / "candidates.jsonl", Candidate):
             if candidate.id == selection.pick and candidate.digest == selection.candidate_digest:
-                return Subject(candidate.id, artifact / candidate.id, candidate.digest)
+                return artifact, candidate
     raise UserError(
         f"locked-test: no candidate input holds the pick {selection.pick!r} with weights "
         f"{selection.candidate_digest[:12]}; run merge-candidate and the selector again"

@@ -1,6 +1,5 @@
 """Recover: theta_0 and theta_IA -> the merged candidates of the grid, or of one shard of it."""
 
-import dataclasses
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +8,10 @@ from iar.config import RunFile
 from iar.errors import PermanentError, UserError
 from iar.methods.merge_grid import Recipe, grid
 from iar.records import Candidate, Lineage, Outcome, from_json, to_json, write_records
-from iar.services.checkpoints import read_json, recorded_digest, weights_digest
-from iar.services.merge_stream import merge_candidates, remove_parts
+from iar.services.checkpoints import read_json, weights_digest
+from iar.services.merge_duplicates import mark_duplicates
+from iar.services.merge_engines import make_candidates, parent_digests, recipe_of
+from iar.services.merge_writers import remove_parts
 from iar.services.workspace import Context
 
 
@@ -21,17 +22,18 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     """
     recipes = grid(run_file.recover, context.seed)[context.shard - 1 :: context.shards]
     base, tuned = inputs["base"], inputs["tuned"] / "checkpoint"
-    parents = {"base": recorded_digest(base), "tuned": recorded_digest(tuned)}
+    parents = parent_digests(run_file, base, tuned)
 
     remove_parts(out)
     finished = {recipe.id: finished_candidate(out / recipe.id, recipe, parents) for recipe in recipes}
     missing = [recipe for recipe in recipes if not finished[recipe.id]]
-    merged = merge_candidates(base, tuned, missing, out, parents, context.progress.update)
+    merged = make_candidates(run_file, base, tuned, missing, out, context.progress.update)
 
     by_id = {candidate.id: candidate for candidate in [*filter(None, finished.values()), *merged]}
-    candidates = mark_duplicates([by_id[recipe.id] for recipe in recipes])
+    made = [by_id[recipe.id] for recipe in recipes]
+    candidates = mark_duplicates(made, out, base, tuned, run_file.recover.same_within)
     write_records(out / "candidates.jsonl", candidates)
-    return outcome(candidates, parents)
+    return outcome(candidates, parents, run_file.recover.tuned_too)
 
 
 def finished_candidate(folder: Path, recipe: Recipe, parents: dict[str, str]) -> Candidate | None:
@@ -41,7 +43,7 @@ def finished_candidate(folder: Path, recipe: Recipe, parents: dict[str, str]) ->
     try:
         record = read_json(folder / "checkpoint.json")
         candidate = from_json(Candidate, record["candidate"])
-        same_recipe = all(getattr(candidate, name) == value for name, value in dataclasses.asdict(recipe).items())
+        same_recipe = recipe_of(candidate) == recipe
         if same_recipe and record["parents"] == parents and weights_digest(folder) == candidate.digest:
             return candidate
     except (KeyError, TypeError, UserError, PermanentError):
@@ -50,27 +52,28 @@ def finished_candidate(folder: Path, recipe: Recipe, parents: dict[str, str]) ->
     return None
 
 
-def mark_duplicates(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates, each that has the weights of an earlier one marked as its duplicate."""
-    first: dict[str, str] = {}
-    for candidate in candidates:
-        first.setdefault(candidate.digest, candidate.id)
-    return [dataclasses.replace(c, duplicate_of="" if first[c.digest] == c.id else first[c.digest]) for c in candidates]
-
-
-def outcome(candidates: Sequence[Candidate], parents: dict[str, str]) -> Outcome:
-    """Return numbers, a table and one registry entry for each distinct candidate."""
+def outcome(candidates: Sequence[Candidate], parents: dict[str, str], tuned_too: Sequence[str] = ()) -> Outcome:
+    """Return numbers, a table, and a registry entry for each checkpoint from elsewhere and each set of weights."""
     distinct = [candidate for candidate in candidates if not candidate.duplicate_of]
+    by_digest = {candidate.digest: candidate for candidate in reversed(candidates)}
+    recorded = [candidate for candidate in candidates if by_digest[candidate.digest] is candidate]
     rows = [
         f"| {c.id} | {c.changed_share:.1%} | {c.distance_to_base:.3f} | {c.distance_to_tuned:.3f} "
-        f"| {c.duplicate_of} | `{c.digest[:12]}` |"
+        f"| {_duplicate(c)} | `{c.digest[:12]}` |"
         for c in candidates
     ]
     head = ["| candidate | changed | to theta_0 | to theta_IA | duplicate of | weights |", "|---|---|---|---|---|---|"]
     note = "\n\nDistances in units of the one between theta_0 and theta_IA; changed: share of weights unlike theta_0."
     inputs = tuple(parents.items())
+    further = enumerate(tuned_too, start=1)
+    elsewhere = [Lineage("checkpoint", parents[f"tuned_too_{n}"], folder, {"folder": folder}) for n, folder in further]
     return Outcome(
         metrics={"candidates": float(len(candidates)), "distinct": float(len(distinct))},
         markdown="\n".join(head + rows) + note,
-        lineage=tuple(Lineage("candidate", c.digest, c.id, to_json(c), inputs) for c in distinct),
+        lineage=(*elsewhere, *(Lineage("candidate", c.digest, c.id, to_json(c), inputs) for c in recorded)),
     )
+
+
+def _duplicate(candidate: Candidate) -> str:
+    distance = candidate.distance_to_original
+    return candidate.duplicate_of + (f" to rounding ({distance:.1g})" if distance else "")

@@ -10,6 +10,7 @@ from iar.records import Candidate, Lineage, Outcome, QAPair, Selection, from_jso
 from iar.report.card import model_card, summary, write_card
 from iar.report.data import collect, results_json
 from iar.report.html import write_report
+from iar.services.candidates import weights_present
 from iar.services.checkpoints import recorded_digest
 from iar.services.linking import link_tree
 from iar.services.model_format import add_model_format
@@ -43,7 +44,9 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
         entry = _report_entry(page, context, ("decision", decision))
         return Outcome({"registered": 0.0}, "**No feasible candidate**: nothing was registered.", (entry,))
 
-    link_tree(_picked_folder(inputs, selection), out / MODEL)
+    artifact, picked = _picked(inputs, selection)
+    with weights_present(artifact, [picked], run_file, context.state, context.progress.update):
+        link_tree(_verified(artifact / picked.id, selection), out / MODEL)
     card = model_card(report)
     _complete(out / MODEL, card, inputs["data"], run_file)
     model = digest_json({"weights": selection.candidate_digest, "decision": decision})
@@ -61,15 +64,14 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     )
 
 
-def _picked_folder(inputs: dict[str, Path], selection: Selection) -> Path:
-    """Return the checkpoint of the pick. Raises PermanentError when it is not the one that was selected."""
+def _picked(inputs: dict[str, Path], selection: Selection) -> tuple[Path, Candidate]:
+    """Return the artifact that has the pick, and its record."""
     for role, artifact in inputs.items():
         if not role.startswith("candidates"):
             continue
         for candidate in read_records(artifact / "candidates.jsonl", Candidate):
-            folder = artifact / candidate.id
-            if candidate.id == selection.pick and folder.is_dir():
-                return _verified(folder, selection)
+            if candidate.id == selection.pick and (artifact / candidate.id).is_dir():
+                return artifact, candidate
     raise UserError(f"register: no candidate input holds the pick {selection.pick!r}: run merge-candidate again")
 
 
@@ -82,6 +84,7 @@ def _complete(folder: Path, card: str, data: Path, run_file: RunFile) -> None:
 
 
 def _verified(folder: Path, selection: Selection) -> Path:
+    """Return the folder of the pick. Raises PermanentError when it is not the one that was selected."""
     digest = recorded_digest(folder)
     if digest != selection.candidate_digest:
         raise PermanentError(

@@ -1,0 +1,310 @@
+"""Candidates that are kept as recipe and hash: released after a run, rebuilt bit for bit, through kills."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from iar.config import RunFile
+from iar.errors import PermanentError, UserError
+from iar.records import Candidate, Lineage, Outcome, read_records, write_json
+from iar.services import candidates as candidates_service
+from iar.services.candidate_builds import build, run_candidates, table
+from iar.services.candidates import release, weights_present
+from iar.services.checkpoints import weights_digest
+from iar.services.execution import Finished, execute
+from iar.services.registry import Registry
+from iar.services.workspace import RELEASED, Context, Workspace, read_manifest, released, released_bytes
+from tests.services.merge_parents import derive, noisy
+
+PICK = "ties-d0.3"
+
+
+def quiet(done: float, total: float, note: str) -> None:
+    """Report to nobody."""
+
+
+class World:
+    """A run of base-model, align, merge-candidate, selector and register; all but the merge are stand-ins."""
+
+    def __init__(self, folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.model, self.pick = folder, model, PICK
+        self.state = folder / "state"
+        monkeypatch.setenv("IAR_STATE", str(self.state))
+        tracker = SimpleNamespace(log_stage=lambda *a, **k: None, finish=lambda status: None)
+        monkeypatch.setitem(sys.modules, "iar.services.tracking", SimpleNamespace(Tracker=lambda *a: tracker))
+        for stage in ("base_model", "align", "selector", "register", "judge_eval"):
+            monkeypatch.setitem(sys.modules, f"iar.stages.{stage}", SimpleNamespace(run=getattr(self, stage)))
+        self.settings = self.with_settings()
+
+    def with_settings(self, **sections: Any) -> RunFile:
+        whole = {"run": {"name": "t"}, "documents": {"path": str(self.folder)}} | sections
+        return RunFile.model_validate(whole)
+
+    def base_model(self, run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
+        derive(self.model, out / "copy", lambda tensors: tensors)
+        for path in (out / "copy").iterdir():
+            path.rename(out / path.name)
+        (out / "copy").rmdir()
+        return Outcome({}, "", (Lineage("checkpoint", weights_digest(out), "theta_0", {}),))
+
+    def align(self, run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
+        derive(self.model, out / "checkpoint", noisy)
+        return Outcome({}, "", (Lineage("checkpoint", weights_digest(out / "checkpoint"), "theta_IA", {}),))
+
+    def selector(self, run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
+        write_json(out / "selection.json", {"pick": self.pick})
+        return Outcome({}, "")
+
+    def register(self, run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
+        (out / "report.html").write_text("report")
+        return Outcome({}, "")
+
+    def judge_eval(self, run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
+        return Outcome({}, "")
+
+    def run(self, **sections: Any) -> dict[str, Finished]:
+        """Run the tasks as the pipeline does; return them by name."""
+        self.settings = self.with_settings(**sections)
+        text, done = self.settings.canonical(), {}
+        done["base-model"] = execute("base_model", text, {})
+        base = done["base-model"].handed_on
+        inject = base  # stand-ins read nothing of these
+        done["align"] = execute("align", text, {"data": base, "base": base, "start": inject}, "align")
+        tuned = done["align"].handed_on
+        merge = {"base": base, "tuned": tuned}
+        done["merge-candidate-1"] = execute("merge_candidate", text, merge, "merge-candidate-1", 1, 1)
+        merged = done["merge-candidate-1"].handed_on
+        scores = execute("judge_eval", text, {"data": base, "base": base, "candidates": merged}, "scores").handed_on
+        judged = {"references": base, "candidates_1": merged, "scores_1": scores}
+        done["selector"] = execute("selector", text, {"data": base, **judged}, "selector")
+        beside = {"data": base, "inject": inject, "vanilla": tuned, **merge, **judged}
+        done["register"] = execute("register", text, beside | {"selector": done["selector"].handed_on})
+        return done
+
+
+@pytest.fixture
+def world(tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, tiny_model_folder, monkeypatch)
+
+
+def weights(artifact: Path) -> set[str]:
+    return {path.parent.name for path in artifact.glob("*/*.safetensors")}
+
+
+def records(artifact: Path) -> dict[str, Candidate]:
+    return {one.id: one for one in read_records(artifact / "candidates.jsonl", Candidate)}
+
+
+def test_only_the_picks_weights_stay_and_the_others_keep_record_and_facts(world: World) -> None:
+    artifact = world.run()["merge-candidate-1"].ref.path
+    assert weights(artifact) == {PICK}
+    assert len(records(artifact)) == 12
+    assert all((artifact / name / "layers.jsonl").is_file() for name in records(artifact))
+    gone = [file for file in read_manifest(artifact).files if file.path.endswith(".safetensors")]
+    assert released_bytes(world.state) == sum(file.size for file in gone) * 11 // 12
+
+
+def test_a_second_run_reuses_every_stage_and_misses_nothing(world: World) -> None:
+    world.run()
+    again = world.run()
+    assert all(task.reused for task in again.values())
+    assert weights(again["merge-candidate-1"].ref.path) == {PICK}
+
+
+def test_all_are_kept_where_the_run_file_says_so_and_it_is_the_same_run(world: World) -> None:
+    first = world.settings.run_id
+    artifact = world.run(recover={"keep": "all"})["merge-candidate-1"].ref.path
+    assert world.settings.run_id == first
+    assert len(weights(artifact)) == 12 and not (artifact / RELEASED).exists()
+
+
+def test_no_pick_keeps_no_weights(world: World) -> None:
+    world.pick = ""
+    assert weights(world.run()["merge-candidate-1"].ref.path) == set()
+
+
+def test_released_weights_come_back_bit_for_bit_where_a_stage_wants_them(world: World) -> None:
+    artifact = world.run()["merge-candidate-1"].ref.path
+    wanted = [records(artifact)[name] for name in ("slerp-t0.2", "dare-p0.5")]
+    with weights_present(artifact, wanted, world.settings, world.state, quiet):
+        assert weights(artifact) == {PICK, "slerp-t0.2", "dare-p0.5"}
+        assert all(weights_digest(artifact / one.id) == one.digest for one in wanted)
+        assert len(released(artifact)) == 9
+    assert not list((world.state / "work").glob("rebuild-*"))
+    world.run()
+    assert weights(artifact) == {PICK}, "and go again with the next run"
+
+
+def test_weights_in_use_are_not_released(world: World) -> None:
+    artifact = world.run(recover={"keep": "all"})["merge-candidate-1"].ref.path
+    with weights_present(artifact, list(records(artifact).values()), world.settings, world.state, quiet):
+        world.run()
+        assert len(weights(artifact)) == 12
+    world.run()
+    assert weights(artifact) == {PICK}
+
+
+def test_what_the_registry_does_not_know_is_kept(world: World) -> None:
+    done = world.run(recover={"keep": "all"})
+    artifact = done["merge-candidate-1"].ref.path
+    empty = Registry.open(f"sqlite:///{world.folder / 'other.sqlite'}")
+    assert release([artifact], PICK, done["base-model"].ref.path, done["align"].ref.path, empty) == 0
+    assert release([artifact], PICK, world.folder / "gone", done["align"].ref.path, empty) == 0
+    empty.close()
+    assert len(weights(artifact)) == 12
+
+
+def test_a_parent_that_is_gone_is_named(world: World) -> None:
+    done = world.run()
+    artifact = done["merge-candidate-1"].ref.path
+    (done["align"].ref.path / "checkpoint" / "model.safetensors").unlink()
+    with (
+        pytest.raises(UserError, match=r"were released, and their parent 'tuned' is gone from .*; delete the folder"),
+        weights_present(artifact, [records(artifact)["slerp-t0.2"]], world.settings, world.state, quiet),
+    ):
+        pass
+
+
+def test_other_bits_than_the_recorded_are_refused_and_change_nothing(world: World) -> None:
+    artifact = world.run()["merge-candidate-1"].ref.path
+    one = records(artifact)["slerp-t0.2"]
+    other = Candidate(**{**one.__dict__, "value": 0.9})
+    with (
+        pytest.raises(PermanentError, match=r"slerp-t0\.2: rebuilt with weights [0-9a-f]{12}, recorded are"),
+        weights_present(artifact, [other], world.settings, world.state, quiet),
+    ):
+        pass
+    assert weights(artifact) == {PICK} and len(released(artifact)) == 11
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from iar.services import candidates
+from iar.services.registry import Registry
+
+artifact, base, tuned = map(Path, sys.argv[1:4])
+url, after = sys.argv[4], int(sys.argv[5])
+unlink, count = Path.unlink, 0
+
+def counted(path, *arguments, **named):
+    global count
+    if path.suffix == ".safetensors":
+        if count == after:
+            os.kill(os.getpid(), 9)
+        count += 1
+    unlink(path, *arguments, **named)
+
+Path.unlink = counted
+candidates.release([artifact], "ties-d0.3", base, tuned, Registry.open(url))
+"""
+
+
+@pytest.mark.parametrize("after", [0, 4])
+def test_a_kill_while_weights_go_leaves_a_run_that_goes_on(world: World, after: int) -> None:
+    done = world.run(recover={"keep": "all"})
+    artifact, base, tuned = (done[name].ref.path for name in ("merge-candidate-1", "base-model", "align"))
+    url = f"sqlite:///{world.state / 'registry.sqlite'}"
+    arguments = [sys.executable, "-c", KILLED, str(artifact), str(base), str(tuned), url, str(after)]
+    ended = subprocess.run(arguments, check=False, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    assert ended.returncode == -signal.SIGKILL
+    assert len(weights(artifact)) == 12 - after
+    wanted = list(records(artifact).values())
+    with weights_present(artifact, wanted, world.settings, world.state, quiet):
+        assert all(weights_digest(artifact / one.id) == one.digest for one in wanted)
+    again = world.run()
+    assert all(task.reused for task in again.values())
+    assert weights(artifact) == {PICK}
+
+
+def test_a_kill_while_weights_come_back_leaves_them_released(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = world.run()["merge-candidate-1"].ref.path
+    wanted = [records(artifact)["slerp-t0.2"], records(artifact)["slerp-t0.3"]]
+
+    def killed(path: Path, value: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(candidates_service, "write_json", killed)
+        with (
+            pytest.raises(KeyboardInterrupt),
+            weights_present(artifact, wanted, world.settings, world.state, quiet),
+        ):
+            pass
+    assert len(released(artifact)) == 11
+    with weights_present(artifact, wanted, world.settings, world.state, quiet):
+        assert all(weights_digest(artifact / one.id) == one.digest for one in wanted)
+
+
+def test_two_tasks_that_want_the_same_weights_wait_for_one_rebuild(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = world.run()["merge-candidate-1"].ref.path
+    wanted, built = [records(artifact)["slerp-t0.2"]], []
+    original = candidates_service.rebuild_candidates
+
+    def counted(*arguments: Any) -> None:
+        built.append(1)
+        original(*arguments)
+
+    monkeypatch.setattr(candidates_service, "rebuild_candidates", counted)
+    errors: list[BaseException] = []
+
+    def task() -> None:
+        try:
+            with weights_present(artifact, wanted, world.settings, world.state, quiet):
+                assert weights_digest(artifact / wanted[0].id) == wanted[0].digest
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=task) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors and built == [1]
+
+
+@pytest.fixture
+def run_folder(world: World) -> Iterator[World]:
+    world.run()
+    yield world
+
+
+def test_a_candidate_is_built_again_by_name(run_folder: World) -> None:
+    folder = build(run_folder.settings, "dare-p0.3", None, quiet)
+    recorded = {row["id"]: row for row in run_candidates(run_folder.settings)}["dare-p0.3"]
+    assert folder == run_folder.state / "candidates" / run_folder.settings.run_id / "dare-p0.3"
+    assert weights_digest(folder) == recorded["digest"]
+    assert json.loads((folder / "checkpoint.json").read_text())["candidate"]["id"] == "dare-p0.3"
+    assert build(run_folder.settings, "dare-p0.3", None, quiet) == folder
+    other = run_folder.folder / "mine"
+    assert weights_digest(build(run_folder.settings, "ties-d0.7", other, quiet)) != recorded["digest"]
+    with pytest.raises(UserError, match=r"--output .*mine: exists already; name a new folder"):
+        build(run_folder.settings, "ties-d0.7", other, quiet)
+
+
+def test_the_list_tells_pick_kept_and_recipe(run_folder: World) -> None:
+    rows = run_candidates(run_folder.settings)
+    assert [row["id"] for row in rows if row["picked"]] == [row["id"] for row in rows if row["folder"]] == [PICK]
+    lines = {line[0]: line for line in table(rows)}
+    assert lines[PICK][4:] == ("kept", rows[6]["digest"][:12], "the pick")
+    assert lines["slerp-t0.2"][4] == "recipe"
+
+
+def test_an_unknown_name_and_a_run_that_has_made_none_are_refused(run_folder: World) -> None:
+    with pytest.raises(UserError, match=r"no candidate 'ties-d9' in run .*; there are slerp-t0\.2, "):
+        build(run_folder.settings, "ties-d9", None, quiet)
+    other = run_folder.with_settings(run={"name": "other"})
+    with pytest.raises(UserError, match="has not finished merge-candidate-1; run the run file first"):
+        run_candidates(other)
+    assert not Workspace.of(other).run(other.run_id).exists()
