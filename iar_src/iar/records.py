@@ -299,8 +299,20 @@ class CandidateVerdict:
 
 
 @dataclass(frozen=True)
+class PickStability:
+    """How often the rule picks each candidate, and none, on resampled validation items: shares of `resamples`."""
+
+    resamples: int
+    wins: dict[str, float]
+    none_feasible: float
+
+
+@dataclass(frozen=True)
 class Selection:
-    """The pick and the reasons. `pick` is "" when no candidate is feasible."""
+    """The pick and the reasons. `pick` is "" when no candidate is feasible.
+
+    `preference` and `floors` (least points by metric) are as in select; "domain" and {} are the rule of the method.
+    """
 
     pick: str
     rule: str
@@ -308,6 +320,15 @@ class Selection:
     verdicts: tuple[CandidateVerdict, ...]
     dataset_digest: str
     candidate_digest: str
+    preference: str = "domain"
+    floors: dict[str, float] = field(default_factory=dict)
+    stability: PickStability = PickStability(0, {}, 0.0)
+
+    @property
+    def wish(self) -> str:
+        """What was preferred over the rule of the method, in words; "" where it is that rule."""
+        least = [f"{metric} at least {points:g}" for metric, points in self.floors.items()]
+        return ", ".join([f"preference {self.preference}"] * (self.preference != "domain") + least)
 
 
 @dataclass(frozen=True)
@@ -352,6 +373,8 @@ def from_json(record_type: type[Record], data: dict[str, Any]) -> Record:
                 value = tuple(from_json(typing.cast(type, inner), item) for item in value)
             else:
                 value = tuple(tuple(item) if isinstance(item, list) else item for item in value)
+        elif dataclasses.is_dataclass(hint) and isinstance(value, dict):
+            value = from_json(typing.cast(type, hint), value)
         values[name] = value
     return record_type(**values)
 

@@ -133,6 +133,7 @@ def results_json(report: ReportData) -> dict[str, Any]:
     return recipes | {
         "run_id": report.run_id,
         "pick": report.selection.pick,
+        "preferred": report.selection.wish,
         "seed": report.run_file.run.seed,
         "models": [_model_json(scores) for scores in (*report.test, *report.validation)],
         "paired": _paired_json(report.differences),

@@ -50,6 +50,8 @@ def results_markdown(results: dict[str, Any]) -> str:
     for model in models:
         cells = [points_text(model[key]) if key in model else "-" for key, _ in COLUMNS]
         lines.append(f"| {_name(model['id'], pick)} | {' | '.join(cells)} |")
+    if results.get("preferred"):
+        lines += ["", f"Picked by {results['preferred']} instead of the rule's own preference."]
     lines += ["", f"Points from 0 to 100 on {split} with 95 % bootstrap intervals{_seed_text(results)}."]
     if against := results.get("paired", {}).get("vanilla"):
         gains = ", ".join(f"{axis} {difference_text(score)}" for axis, score in against.items())

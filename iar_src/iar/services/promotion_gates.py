@@ -112,7 +112,10 @@ def check_selection(one: Finalist, registry: Registry) -> Check:
     if not registry.labels([one.decision]):
         detail = f"the registry does not know the decision for {selection.pick}"
         return Check("selection", "fail", detail, "check register.registry_url, or run the run file again")
-    return Check("selection", "pass", f"{selection.pick} is feasible, one of {len(selection.verdicts)} considered")
+    detail = f"{selection.pick} is feasible, one of {len(selection.verdicts)} considered"
+    if selection.wish:
+        detail += f"; picked by {selection.wish} instead of the rule's own preference"
+    return Check("selection", "pass", detail)
 
 
 def check_test(one: Finalist, registry: Registry, reused: bool) -> Check:

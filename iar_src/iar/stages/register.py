@@ -92,7 +92,8 @@ def _verified(folder: Path, selection: Selection) -> Path:
 
 
 def _tags(selection: Selection, decision: str, model: str, run_id: str) -> dict[str, str]:
-    return {
+    preferred = {"iar.preference": selection.wish} if selection.wish else {}
+    return preferred | {
         "iar.run_id": run_id,
         "iar.lineage": model,
         "iar.candidate": selection.pick,
@@ -103,6 +104,7 @@ def _tags(selection: Selection, decision: str, model: str, run_id: str) -> dict[
 
 def _model_entry(model: str, name: str, selection: Selection, decision: str) -> Lineage:
     payload = {"candidate": selection.pick, "weights": selection.candidate_digest}
+    payload |= {"preference": selection.wish} if selection.wish else {}
     return Lineage(
         "checkpoint", model, name, payload, (("selected-by", decision), ("weights", selection.candidate_digest))
     )
