@@ -61,14 +61,16 @@ def print_results(console: "Console", results: dict[str, Any]) -> None:
     for against, axes in results.get("paired", {}).items():
         gains = ", ".join(f"{axis} {_difference(score)}" for axis, score in axes.items())
         console.print(f"Pick minus {against} on test, paired: {gains}", markup=False)
-    print_unchecked(console, results)
+    print_warnings(console, results)
     print_recipes(console, results)
 
 
-def print_unchecked(console: "Console", results: dict[str, Any]) -> None:
-    """Print the warning beside scores that contamination may flatter, where there are any."""
-    from iar.report.tables import unchecked_text
+def print_warnings(console: "Console", results: dict[str, Any]) -> None:
+    """Print the warnings beside scores that contamination or a second look may flatter, where there are any."""
+    from iar.report.tables import taken_before_text, unchecked_text
 
+    if results.get("taken_before"):
+        console.print(taken_before_text(results["taken_before"]), markup=False)
     if results.get("unchecked"):
         console.print(unchecked_text(results["unchecked"]), markup=False)
 

@@ -332,6 +332,34 @@ class Selection:
 
 
 @dataclass(frozen=True)
+class TestReading:
+    """One opening of the held-out test, of `questions` questions, for the weights of a pick.
+
+    `earlier_reads` were before it, of this test or of one that shares questions; `other_picks` are those of them
+    for other weights, and had seen `seen_before` of the questions.
+    """
+
+    __test__ = False  # no test class, whatever its name says to pytest
+
+    pick: str
+    candidate_digest: str
+    decision: str
+    questions: int
+    earlier_reads: int
+    other_picks: tuple[str, ...]
+    seen_before: int
+
+    @property
+    def mark(self) -> str:
+        """What every place that shows a score of this test must say; "" where no other model took it before."""
+        if not self.other_picks:
+            return ""
+        models = f"{len(self.other_picks)} other model{'s' * (len(self.other_picks) > 1)}"
+        some = ", ".join(self.other_picks[:3]) + ", ..." * (len(self.other_picks) > 3)
+        return f"{self.seen_before} of {self.questions} questions taken before by {models} ({some})"
+
+
+@dataclass(frozen=True)
 class Lineage:
     """A registry entry: what was made (`kind`, `digest`), and from what (role, digest) it was made."""
 

@@ -29,6 +29,7 @@ from iar.records import (
     Reply,
     Selection,
     SuiteScore,
+    TestReading,
     Vote,
     read_records,
     to_json,
@@ -231,6 +232,8 @@ def write_test(
         for axis, suites in (("domain", ("domain",)), ("general", SUITES[1:]))
     ]
     write_json(folder / "paired.json", {"pick": selection.pick, "differences": differences})
+    reading = TestReading(selection.pick, selection.candidate_digest, "decision", len(pairs), 0, (), 0)
+    write_json(folder / "reading.json", to_json(reading))
 
 
 def _items(folder: Path) -> list[ItemScore]:

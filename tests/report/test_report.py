@@ -16,7 +16,7 @@ from rich.console import Console
 from iar.config import RunFile
 from iar.console import print_results
 from iar.methods.scorers import SCORERS
-from iar.records import SuiteScore, to_json, write_json
+from iar.records import SuiteScore, TestReading, to_json, write_json
 from iar.report.card import model_card
 from iar.report.data import ReportData, collect, results_json
 from iar.report.html import duration, render, visible, write_report
@@ -163,6 +163,20 @@ def test_the_share_of_resamples_is_said_with_the_reasons(report: ReportData, pag
     pick = report.selection.pick
     assert f"{pick} in {100 * stability.wins[pick]:.1f} %" in page.text
     assert f"none feasible in {100 * stability.none_feasible:.1f} %." in page.text
+
+
+def test_a_test_that_was_taken_before_has_a_warning_in_every_report(made: Made, tmp_path: Path) -> None:
+    tested = shutil.copytree(made.inputs["locked_test"], tmp_path / "tested")
+    again = TestReading(made.selection.pick, "c" * 64, "decision", 60, 2, ("dare-p0.1", "ties-d0.3"), 41)
+    write_json(tested / "reading.json", to_json(again))
+    report = collect(dict(made.inputs) | {"locked_test": tested}, RUN_FILE, RUN_ID)
+    mark = "41 of 60 questions taken before by 2 other models (dare-p0.1, ties-d0.3)"
+    assert f"Not a first look at the test: {mark}." in Page(render(report)).text
+    warning = f"NOT A FIRST LOOK at the test, so its scores may flatter: {mark}."
+    printed = StringIO()
+    print_results(Console(file=printed, width=300), results_json(report))
+    assert warning in printed.getvalue()
+    assert warning in results_markdown(results_json(report)) and "NOT A FIRST LOOK" in model_card(report)
 
 
 def test_another_preference_stands_in_every_report(made: Made, tmp_path: Path) -> None:

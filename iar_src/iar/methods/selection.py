@@ -205,8 +205,8 @@ def _non_dominated(one: Entry, feasible: Sequence[Entry]) -> Judgement:
 def _final(one: Entry, best: Entry | None, rule: Rule) -> Judgement:
     """Compare with the pick along the order of preference; the first difference is the reason."""
     if missed := one.missed(rule.floors):
-        numbers = (f"{name} {one.metrics[name]:.2f} below its floor of {rule.floors[name]:.2f}" for name in missed)
-        return False, f"not picked: {', '.join(numbers)}"
+        below = [f"{name} {one.metrics[name]:.2f} below its floor of {rule.floors[name]:.2f}" for name in missed]
+        return False, f"not picked: {', '.join(below)}"
     assert best is not None  # this entry misses no floor, so there is a best one
     preference = PREFERENCES[rule.preference]
     tier, then = one.tier(preference), one.metrics[preference.then]

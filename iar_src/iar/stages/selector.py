@@ -42,7 +42,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     questions = inputs["data"] / f"{SPLIT}.jsonl"
     judged = _judged(candidates, scores)
     settings = run_file.select
-    rule = Rule(settings.tolerance_points, settings.preference, settings.floors)
+    floors = {str(metric): points for metric, points in settings.floors.items()}
+    rule = Rule(settings.tolerance_points, settings.preference, floors)
     ruling = select(judged, vanilla, candidates, rule)
     resamples, values = run_file.evaluate.resamples, {candidate.id: candidate.value for candidate in candidates}
     items = {one.model: _items(judged_at, one.model) for one in judged}
