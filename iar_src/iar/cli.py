@@ -277,9 +277,9 @@ def decontaminate(
     for line in check_lines(found.checks):
         typer.echo(line)
     for hit in found.hits:
-        typer.echo(
-            f"line {hit.item_id}: {hit.text!r} has {hit.evaluation} {hit.prompt_id} ({hit.rule}): {hit.prompt!r}"
-        )
+        shown = f"{hit.text!r} has {hit.evaluation} {hit.prompt_id} ({hit.rule}): {hit.prompt!r}"
+        sealed = f"has {hit.evaluation} {hit.prompt_id} ({hit.rule}), locked"
+        typer.echo(f"line {hit.item_id}: {shown if hit.prompt else sealed}")
 
 
 @app.command()

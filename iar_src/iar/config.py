@@ -27,6 +27,8 @@ ALIAS = r"[a-z][a-z0-9-]{0,254}"
 NOT_AN_ALIAS = r"latest|v\d+"
 RewriteKind = Literal["skeleton", "outline", "summary"]
 Augmentation = Literal["paraphrase", "relations"]
+Metric = Literal["domain", "general", "ifeval", "mmlu", "msbench"]
+Points = Annotated[float, Field(ge=0, le=100)]
 RecipeName = Literal["vanilla-sft", "cpt-sft", "budget-match", "replay", "lora", "sdft", "fapm"]
 
 
@@ -516,9 +518,16 @@ class EvaluateSection(Section):
 
 
 class SelectSection(Section):
-    """The selection rule."""
+    """The selection rule, and which point of its front is taken."""
 
     tolerance_points: float = Field(1.0, ge=0, description="tau, in percentage points.")
+    preference: Literal["domain", "balanced", "general"] = Field(
+        "domain",
+        description="What the pick leads in on the front: domain is the rule, balanced the harmonic mean of D and G.",
+    )
+    floors: dict[Metric, Points] = Field(
+        {}, description="Least points of the pick by metric, such as {ifeval: 40}; {} = none beyond the rule's own."
+    )
 
 
 def check_alias(alias: str) -> str:

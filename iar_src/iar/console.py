@@ -55,18 +55,22 @@ def print_results(console: "Console", results: dict[str, Any]) -> None:
     ]
     chosen = [number for number, model in enumerate(models) if model["id"] == pick and model.get("split") == "test"]
     print_table(console, ("Model", "Split", *TITLES), rows, bold=chosen[0] if chosen else -1)
-    console.print(f"Pick: {pick}" if pick else "Pick: none, no candidate was feasible", markup=False)
+    wish = results.get("preferred", "")
+    by = f", by {wish}" * bool(wish)
+    console.print(f"Pick: {pick}{by}" if pick else f"Pick: none, no candidate was feasible{by}", markup=False)
     for against, axes in results.get("paired", {}).items():
         gains = ", ".join(f"{axis} {_difference(score)}" for axis, score in axes.items())
         console.print(f"Pick minus {against} on test, paired: {gains}", markup=False)
-    print_unchecked(console, results)
+    print_warnings(console, results)
     print_recipes(console, results)
 
 
-def print_unchecked(console: "Console", results: dict[str, Any]) -> None:
-    """Print the warning beside scores that contamination may flatter, where there are any."""
-    from iar.report.tables import unchecked_text
+def print_warnings(console: "Console", results: dict[str, Any]) -> None:
+    """Print the warnings beside scores that contamination or a second look may flatter, where there are any."""
+    from iar.report.tables import taken_before_text, unchecked_text
 
+    if results.get("taken_before"):
+        console.print(taken_before_text(results["taken_before"]), markup=False)
     if results.get("unchecked"):
         console.print(unchecked_text(results["unchecked"]), markup=False)
 

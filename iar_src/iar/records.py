@@ -319,8 +319,20 @@ class CandidateVerdict:
 
 
 @dataclass(frozen=True)
+class PickStability:
+    """How often the rule picks each candidate, and none, on resampled validation items: shares of `resamples`."""
+
+    resamples: int
+    wins: dict[str, float]
+    none_feasible: float
+
+
+@dataclass(frozen=True)
 class Selection:
-    """The pick and the reasons. `pick` is "" when no candidate is feasible."""
+    """The pick and the reasons. `pick` is "" when no candidate is feasible.
+
+    `preference` and `floors` (least points by metric) are as in select; "domain" and {} are the rule of the method.
+    """
 
     pick: str
     rule: str
@@ -328,6 +340,43 @@ class Selection:
     verdicts: tuple[CandidateVerdict, ...]
     dataset_digest: str
     candidate_digest: str
+    preference: str = "domain"
+    floors: dict[str, float] = field(default_factory=dict)
+    stability: PickStability = PickStability(0, {}, 0.0)
+
+    @property
+    def wish(self) -> str:
+        """What was preferred over the rule of the method, in words; "" where it is that rule."""
+        least = [f"{metric} at least {points:g}" for metric, points in self.floors.items()]
+        return ", ".join([f"preference {self.preference}"] * (self.preference != "domain") + least)
+
+
+@dataclass(frozen=True)
+class TestReading:
+    """One opening of the held-out test, of `questions` questions, for the weights of a pick.
+
+    `earlier_reads` were before it, of this test or of one that shares questions; `other_picks` are those of them
+    for other weights, and had seen `seen_before` of the questions.
+    """
+
+    __test__ = False  # no test class, whatever its name says to pytest
+
+    pick: str
+    candidate_digest: str
+    decision: str
+    questions: int
+    earlier_reads: int
+    other_picks: tuple[str, ...]
+    seen_before: int
+
+    @property
+    def mark(self) -> str:
+        """What every place that shows a score of this test must say; "" where no other model took it before."""
+        if not self.other_picks:
+            return ""
+        models = f"{len(self.other_picks)} other model{'s' * (len(self.other_picks) > 1)}"
+        some = ", ".join(self.other_picks[:3]) + ", ..." * (len(self.other_picks) > 3)
+        return f"{self.seen_before} of {self.questions} questions taken before by {models} ({some})"
 
 
 @dataclass(frozen=True)
@@ -372,6 +421,8 @@ def from_json(record_type: type[Record], data: dict[str, Any]) -> Record:
                 value = tuple(from_json(typing.cast(type, inner), item) for item in value)
             else:
                 value = tuple(tuple(item) if isinstance(item, list) else item for item in value)
+        elif dataclasses.is_dataclass(hint) and isinstance(value, dict):
+            value = from_json(typing.cast(type, hint), value)
         values[name] = value
     return record_type(**values)
 

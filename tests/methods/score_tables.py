@@ -1,6 +1,6 @@
 """Score tables for the selection rule: a candidate as D, three general metrics and a hyper-parameter."""
 
-from iar.records import Candidate, ModelScores, SuiteScore
+from iar.records import Candidate, ItemScore, ModelScores, SuiteScore
 
 Row = tuple[str, float, tuple[float, float, float], float]
 """id, D, (IFEval, MMLU, MSBench), hyper-parameter; points."""
@@ -14,6 +14,15 @@ def model_scores(
     suites = tuple(SuiteScore(name, points, points - 2, points + 2, 100, 0) for name, points in named.items())
     mean = sum(general) / 3
     return ModelScores(model, split, f"digest-{model}", suites, domain, mean, mean - 1, mean + 1)
+
+
+def item_scores(scores: ModelScores, count: int = 4) -> list[ItemScore]:
+    """Items of every suite whose mean is the model's score, all alike, so that every resample has that mean."""
+    return [
+        ItemScore(scores.model, suite.suite, f"{suite.suite}-{number}", suite.points / 100, "")
+        for suite in scores.suites
+        for number in range(count)
+    ]
 
 
 def candidate(model: str, value: float = 0.3, duplicate_of: str = "", digest: str = "") -> Candidate:

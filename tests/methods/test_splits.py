@@ -49,9 +49,10 @@ def test_train_gives_way_to_validation_and_validation_to_test() -> None:
     ]
     kept, rejects = deduplicate(pairs)
     assert [item.id for item in kept] == ["c"]
-    assert {(reject.item_id, reject.reason, reject.counterpart) for reject in rejects} == {
-        ("a", "duplicate question (train)", "c"),
-        ("b", "near-duplicate in another split (validation)", "c"),
+    # No text: it would show the words of the locked question.
+    assert {(reject.item_id, reject.reason, reject.text, reject.counterpart) for reject in rejects} == {
+        ("a", "duplicate question (train)", "", "c"),
+        ("b", "near-duplicate in another split (validation)", "", "c"),
     }
 
 
@@ -65,6 +66,7 @@ def test_near_duplicates_of_one_split_both_stay_but_equals_do_not() -> None:
     kept, rejects = deduplicate(pairs)
     assert [item.id for item in kept] == ["a", "b"]
     assert [reject.reason for reject in rejects] == ["duplicate question (train)"]
+    assert [reject.text for reject in rejects] == [next(one.question for one in pairs if one.id == rejects[0].item_id)]
 
 
 @settings(max_examples=50)

@@ -14,8 +14,9 @@ from iar.methods.contamination import Hit
 from iar.methods.filter_report import report as scorer_report
 from iar.methods.merge_grid import grid
 from iar.methods.paired import paired
+from iar.methods.pick_stability import pick_stability
 from iar.methods.scorers import SCORERS
-from iar.methods.selection import select
+from iar.methods.selection import Rule, select
 from iar.records import (
     Baseline,
     Candidate,
@@ -28,6 +29,7 @@ from iar.records import (
     Reply,
     Selection,
     SuiteScore,
+    TestReading,
     Vote,
     read_records,
     to_json,
@@ -197,9 +199,15 @@ def write_selection(folder: Path, scores: list[ModelScores]) -> Selection:
     """Let the rule decide, and write what the selector writes."""
     by_model = {score.model: score for score in scores}
     judged = [by_model[one.id] for one in _candidates() if not one.duplicate_of]
-    ruling = select(judged, by_model["vanilla"], _candidates(), 1.0)
+    ruling = select(judged, by_model["vanilla"], _candidates(), Rule(1.0))
     digest = f"digest-{ruling.pick}" if ruling.pick else ""
-    selection = Selection(ruling.pick, "the rule", 1.0, ruling.verdicts, "f" * 64, digest)
+    items = {path.parent.name: _items(path.parent) for path in folder.parent.glob("[rs]*/*/items.jsonl")}
+    values = {one.id: one.value for one in _candidates()}
+    own = {one.model: items[one.model] for one in judged}
+    stability = pick_stability(own, items["vanilla"], values, Rule(1.0), 200, 17)
+    selection = Selection(
+        ruling.pick, "the rule", 1.0, ruling.verdicts, "f" * 64, digest, "domain", {}, stability=stability
+    )
     write_json(folder / "selection.json", to_json(selection))
     write_json(folder / "frontier.json", [{"id": one.model, "on_front": one.model in ruling.front} for one in scores])
     return selection
@@ -224,6 +232,8 @@ def write_test(
         for axis, suites in (("domain", ("domain",)), ("general", SUITES[1:]))
     ]
     write_json(folder / "paired.json", {"pick": selection.pick, "differences": differences})
+    reading = TestReading(selection.pick, selection.candidate_digest, "decision", len(pairs), 0, (), 0)
+    write_json(folder / "reading.json", to_json(reading))
 
 
 def _items(folder: Path) -> list[ItemScore]:

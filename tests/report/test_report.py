@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from base64 import b64decode, b64encode
 from dataclasses import replace
 from hashlib import sha256
@@ -15,7 +16,7 @@ from rich.console import Console
 from iar.config import RunFile
 from iar.console import print_results
 from iar.methods.scorers import SCORERS
-from iar.records import SuiteScore
+from iar.records import SuiteScore, TestReading, to_json, write_json
 from iar.report.card import model_card
 from iar.report.data import ReportData, collect, results_json
 from iar.report.html import duration, render, visible, write_report
@@ -154,6 +155,43 @@ def test_all_candidates_stand_in_the_table_in_grid_order_with_their_fate(report:
 def test_the_steps_of_the_selection_count_down_to_one(report: ReportData) -> None:
     counts = [count for _, count in selection_counts(report.selection)]
     assert counts[:2] == [12, 11] and counts[-1] == 1 and counts == sorted(counts, reverse=True)
+
+
+def test_the_share_of_resamples_is_said_with_the_reasons(report: ReportData, page: Page) -> None:
+    stability = report.selection.stability
+    assert stability.resamples == 200 and 0 < stability.wins[report.selection.pick] <= 1
+    pick = report.selection.pick
+    assert f"{pick} in {100 * stability.wins[pick]:.1f} %" in page.text
+    assert f"none feasible in {100 * stability.none_feasible:.1f} %." in page.text
+
+
+def test_a_test_that_was_taken_before_has_a_warning_in_every_report(made: Made, tmp_path: Path) -> None:
+    tested = shutil.copytree(made.inputs["locked_test"], tmp_path / "tested")
+    again = TestReading(made.selection.pick, "c" * 64, "decision", 60, 2, ("dare-p0.1", "ties-d0.3"), 41)
+    write_json(tested / "reading.json", to_json(again))
+    report = collect(dict(made.inputs) | {"locked_test": tested}, RUN_FILE, RUN_ID)
+    mark = "41 of 60 questions taken before by 2 other models (dare-p0.1, ties-d0.3)"
+    assert f"Not a first look at the test: {mark}." in Page(render(report)).text
+    warning = f"NOT A FIRST LOOK at the test, so its scores may flatter: {mark}."
+    printed = StringIO()
+    print_results(Console(file=printed, width=300), results_json(report))
+    assert warning in printed.getvalue()
+    assert warning in results_markdown(results_json(report)) and "NOT A FIRST LOOK" in model_card(report)
+
+
+def test_another_preference_stands_in_every_report(made: Made, tmp_path: Path) -> None:
+    inputs = dict(made.inputs) | {"selector": tmp_path}
+    shutil.copytree(made.inputs["selector"], tmp_path, dirs_exist_ok=True)
+    wished = replace(made.selection, preference="general", floors={"ifeval": 40.0})
+    write_json(tmp_path / "selection.json", to_json(wished))
+    other = collect(inputs, RUN_FILE, "run-1")
+    wish = "preference general, ifeval at least 40"
+    assert results_json(other)["preferred"] == wish
+    assert f"Picked by {wish} instead of the rule's own preference." in results_markdown(results_json(other))
+    (tmp_path / "out").mkdir()
+    html = write_report(tmp_path / "out", other).read_text(encoding="utf-8")
+    assert f"by <strong>{wish}</strong> instead of" in html and f"Step 4 was another here: {wish}" in html
+    assert f"**Not the rule's own preference**: {wish}" in model_card(other)
 
 
 def test_the_funnel_names_reasons_and_shares(page: Page) -> None:

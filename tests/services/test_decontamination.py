@@ -103,10 +103,8 @@ def test_a_planted_leak_of_our_own_is_found_even_when_short() -> None:
     pairs = [pair("a", "train", "Who built the mill?"), pair("b", "test", "Who built THE mill?")]
     kept, rejects, found = clean_questions(pairs, [], [])
     assert kept == [pairs[1]]
-    # The locked test is named by its id alone.
-    assert rejects == [
-        Reject("decontaminated", "a", "gives away a prompt of test (exact)", pairs[0].question, "b", "contaminated")
-    ]
+    # The locked test is named by its id alone, and the words of its question are not shown either.
+    assert rejects == [Reject("decontaminated", "a", "gives away a prompt of test (exact)", "", "b", "contaminated")]
     assert [(check.evaluation, check.unchecked) for check in found.checks] == [
         ("validation", "it has no prompts"),
         ("test", ""),

@@ -108,7 +108,8 @@ class Books:
         self.artifact(run_file, "judge-eval-candidates-1", {}, lambda folder: examine(folder, run_file, asked))
         weights = weights_digest(registered / "model") if pick else ""
         dataset = stored_files(data)[-1].sha256
-        selection = Selection(pick, "rule", 1.0, (CandidateVerdict(PICK, "", "", "", "", 4),), dataset, weights)
+        verdicts, preference = (CandidateVerdict(PICK, "", "", "", "", 4),), run_file.select.preference
+        selection = Selection(pick, "rule", 1.0, verdicts, dataset, weights, preference)
         self.artifact(run_file, "selector", {"selection.json": to_json(selection)})
         suites = (SuiteScore("domain", 21.0, 14.9, 27.1, 9, 0),)
         scores = [ModelScores(pick, "test", weights, suites, 21.0, 23.6, 17.2, 29.7)] if pick else []
@@ -222,12 +223,21 @@ def test_a_test_that_another_model_took_before_is_refused_unless_accepted(books:
     books.finish("one")
     second = books.finish("two")
 
-    line = rf"not promoted, test: taken before by 1 other models \({PICK}\), so its scores flatter; hold out new"
+    seen = rf"1 of 1 questions taken before by 1 other model \({PICK}\)"
+    line = rf"not promoted, test: {seen}, so its scores flatter; hold out new"
     with pytest.raises(UserError, match=line):
         promote(second, "champion")
     assert books.alias(second) == ""
     promote(second, "champion", test_reused=True)
-    assert "test warn" in books.versions(second).tags("2")["iar.gates"]
+    tags = books.versions(second).tags("2")
+    assert "test warn" in tags["iar.gates"]
+    assert tags["iar.test.taken_before"] == f"1 of 1 questions taken before by 1 other model ({PICK})"
+
+
+def test_another_preference_is_said_at_the_gate(books: Books) -> None:
+    found = promote(books.finish("one", select={"preference": "general"}), "champion")
+    (gate,) = (one for one in found.gates if one.name == "selection")
+    assert gate.status == "pass" and "picked by preference general instead of the rule's own" in gate.detail
 
 
 def test_a_second_reading_for_the_same_pick_is_no_second_model(books: Books) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -94,10 +95,33 @@ def test_documents_and_questions_were_checked_against_every_evaluation(demo: tup
     assert {check.evaluation for check in checks if check.dataset == "questions"} == {"validation", "test", *general}
     assert all(check.planted and not check.unchecked for check in checks)
     assert "- documents against mmlu: 0 of 24 items give away one of " in outcome.markdown
-    # What a test question says stands in no list of hits.
-    tests = [pair.question for pair in read_records(out / "test.jsonl", QAPair)]
-    listed = (out / "contamination.jsonl").read_text() + str(list(read_rejects(out / "rejects.parquet")))
-    assert listed and not any(json.dumps(question) in listed for question in tests)
+
+
+def strings(value: object) -> Iterator[str]:
+    """Every text in JSON data."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from strings(inner)
+
+
+def test_what_the_test_asks_and_answers_stands_in_its_own_file_alone(demo: tuple[Path, Outcome]) -> None:
+    out, outcome = demo
+    pairs = list(read_records(out / "test.jsonl", QAPair))
+    open_files = [path for path in out.glob("*.json*") if path.name != "test.jsonl"]
+    shown = {text for path in open_files for line in _json_lines(path) for text in strings(line)}
+    shown |= {text for reject in read_rejects(out / "rejects.parquet") for text in strings(to_json(reject))}
+    recorded = {text for entry in outcome.lineage for text in strings(entry.payload)}
+    assert len(pairs) > 50 and len(shown) > 500 and len(recorded) > 500
+    for pair in pairs:
+        assert not any(pair.question in text for text in shown | recorded)
+        assert pair.answer not in recorded
+
+
+def _json_lines(path: Path) -> list[object]:
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(text)] if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
 
 
 def test_a_document_with_an_evaluated_prompt_is_dropped_and_another_evaluation_leaves_the_rest_as_it_is(

@@ -14,9 +14,11 @@ from iar.records import Candidate, Lineage, ModelScores, Outcome, QAPair, Select
 from iar.services.registry import Producer
 from iar.services.workspace import Context
 from iar.stages.selector import run
-from tests.methods.score_tables import candidate, model_scores
+from tests.methods.score_tables import candidate, item_scores, model_scores
 
-RUN_FILE = RunFile.model_validate({"run": {"name": "test"}, "documents": {"path": "documents"}})
+RUN_FILE = RunFile.model_validate(
+    {"run": {"name": "test"}, "documents": {"path": "documents"}, "evaluate": {"resamples": 400}}
+)
 IDS = [recipe.id for recipe in grid(RUN_FILE.recover, 17)]
 
 PAIR = QAPair(
@@ -45,18 +47,29 @@ def write_inputs(
         path.mkdir(parents=True)
     write_records(inputs["data"] / "validation.jsonl", [PAIR])
     default = [model_scores("vanilla", 40.0, (30.0, 30.0, 30.0)), model_scores("theta_IA", 55.0, (20.0, 20.0, 20.0))]
-    write_records(inputs["references"] / "scores.jsonl", references or default)
+    write_scores(inputs["references"], references or default)
     for number in range(shards):
         write_records(inputs[f"candidates_{number + 1}"] / "candidates.jsonl", candidates[number::shards])
-        write_records(inputs[f"scores_{number + 1}"] / "scores.jsonl", scores[number::shards])
+        write_scores(inputs[f"scores_{number + 1}"], scores[number::shards])
     return inputs
 
 
-def select(tmp_path: Path, inputs: dict[str, Path]) -> tuple[Outcome, Selection, list[dict[str, object]]]:
-    """Run the stage; return its outcome and both files."""
+def write_scores(folder: Path, scores: list[ModelScores]) -> None:
+    """Write the scores of models and of their items, as judge-eval leaves them."""
+    write_records(folder / "scores.jsonl", scores)
+    for one in scores:
+        (folder / one.model).mkdir()
+        write_records(folder / one.model / "items.jsonl", item_scores(one))
+
+
+def select(
+    tmp_path: Path, inputs: dict[str, Path], **settings: object
+) -> tuple[Outcome, Selection, list[dict[str, object]]]:
+    """Run the stage under these settings of the section; return its outcome and both files."""
     out = tmp_path / "out"
     out.mkdir(exist_ok=True)
-    outcome = run(RUN_FILE, inputs, out, Context.for_tests(tmp_path))
+    run_file = RunFile.model_validate(RUN_FILE.model_dump() | {"select": settings})
+    outcome = run(run_file, inputs, out, Context.for_tests(tmp_path))
     selection = from_json(Selection, json.loads((out / "selection.json").read_text(encoding="utf-8")))
     return outcome, selection, json.loads((out / "frontier.json").read_text(encoding="utf-8"))
 
@@ -123,6 +136,50 @@ def test_the_frontier_holds_references_and_candidates(tmp_path: Path) -> None:
     assert frontier[0]["suites"] == {"domain": 40.0, "ifeval": 30.0, "mmlu": 30.0, "msbench": 30.0}
 
 
+def test_the_share_of_resamples_stands_beside_each_candidate(tmp_path: Path) -> None:
+    inputs = write_inputs(tmp_path, candidate_scores())
+    # The last one is ahead by one item in four: where it is drawn less often, the one before wins.
+    ahead = item_scores(candidate_scores()[-2])
+    ahead[0] = replace(ahead[0], score=1.0)
+    write_records(inputs["scores_1"] / IDS[-1] / "items.jsonl", [replace(one, model=IDS[-1]) for one in ahead])
+    outcome, selection, frontier = select(tmp_path, inputs)
+    wins = selection.stability.wins
+    assert set(wins) == set(IDS) and selection.stability.resamples == RUN_FILE.evaluate.resamples
+    assert wins[IDS[-2]] == pytest.approx((3 / 4) ** 4, abs=0.07)
+    assert wins[IDS[-1]] + wins[IDS[-2]] == pytest.approx(1) and selection.stability.none_feasible == 0
+    assert {point["id"]: point["win_share"] for point in frontier if point["kind"] == "candidate"} == wins
+    assert outcome.metrics["win_share"] == wins[IDS[-1]] and outcome.metrics["none_feasible_share"] == 0
+    assert f"| {100 * wins[IDS[-1]]:.1f} % |" in outcome.markdown
+
+
+def test_another_preference_is_recorded_with_the_pick(tmp_path: Path) -> None:
+    inputs = write_inputs(tmp_path, candidate_scores())
+    outcome, selection, _ = select(tmp_path, inputs, preference="general")
+    assert selection.pick == IDS[0] and selection.preference == "general" and selection.wish == "preference general"
+    assert selection.rule.endswith("leading general tier (1)")
+    assert outcome.markdown.startswith(f"**Pick: {IDS[0]}**, by preference general, tolerance 1 points")
+    decision = outcome.lineage[-1]
+    assert decision.name == f"pick {IDS[0]} (preference general)"
+    assert decision.payload["preference"] == "general"
+
+
+def test_a_floor_is_recorded_and_may_leave_no_pick(tmp_path: Path) -> None:
+    inputs = write_inputs(tmp_path, candidate_scores())
+    _, selection, _ = select(tmp_path, inputs, floors={"ifeval": 55})
+    assert (selection.pick, selection.wish) == (IDS[5], "ifeval at least 55")
+    outcome, selection, _ = select(tmp_path, inputs, floors={"ifeval": 99})
+    assert (selection.pick, selection.candidate_digest) == ("", "")
+    assert selection.stability.none_feasible == 1
+    assert outcome.lineage[-1].name == "no feasible candidate (ifeval at least 99)"
+
+
+def test_candidates_without_item_scores_are_named(tmp_path: Path) -> None:
+    inputs = write_inputs(tmp_path, candidate_scores())
+    (inputs["scores_1"] / IDS[4] / "items.jsonl").unlink()
+    with pytest.raises(UserError, match=f"selector: no item scores of {IDS[4]}: rerun judge-eval"):
+        select(tmp_path, inputs)
+
+
 def test_no_feasible_candidate_is_a_result(tmp_path: Path) -> None:
     scores = [model_scores(name, 10.0, (60.0, 60.0, 60.0)) for name in IDS]
     outcome, selection, frontier = select(tmp_path, write_inputs(tmp_path, scores))
@@ -182,7 +239,7 @@ def test_baselines_are_points_of_the_plane_and_change_no_decision(tmp_path: Path
     inputs["baseline_scores"] = tmp_path / "baseline_scores"
     inputs["baseline_scores"].mkdir()
     # better than every candidate on both axes
-    write_records(inputs["baseline_scores"] / "scores.jsonl", [model_scores("replay", 99.0, (99.0, 99.0, 99.0))])
+    write_scores(inputs["baseline_scores"], [model_scores("replay", 99.0, (99.0, 99.0, 99.0))])
     _, beside, frontier = select(tmp_path, inputs)
     assert beside == alone
     (point,) = [point for point in frontier if point["kind"] == "baseline"]

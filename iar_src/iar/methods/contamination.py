@@ -38,8 +38,8 @@ Gram = tuple[str, ...]
 class Evaluation:
     """A set of prompts that models are asked, as (id, text).
 
-    own: our questions about the documents. sealed: a hit names a prompt's id and never its text. unread: why the
-    prompts could not be read, "" where they were.
+    own: our questions about the documents. sealed: a hit names ids, and shows neither the prompt nor the text that has
+    its words. unread: why the prompts could not be read, "" where they were.
     """
 
     name: str
@@ -159,7 +159,8 @@ class PromptIndex:
                 evaluation = self.evaluations[prompt.evaluation]
                 before = best.get(match.prompt)
                 if before is None or match.share > before.share:
-                    ours, theirs = _excerpt(text, words, match.word), "" if evaluation.sealed else prompt.text
+                    shown = (_excerpt(text, words, match.word), prompt.text)
+                    ours, theirs = ("", "") if evaluation.sealed else shown
                     best[match.prompt] = Hit(item.id, evaluation.name, prompt.id, match.rule, match.share, ours, theirs)
         return [best[place] for place in sorted(best)]
 

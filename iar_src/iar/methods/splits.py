@@ -68,6 +68,7 @@ def deduplicate(pairs: Sequence[QAPair], chunks: Sequence[Chunk] = ()) -> tuple[
     """
     rejects = []
     copied = _copied(pairs, chunks)
+    split_of = {pair.chunk_id: pair.split for pair in pairs}
     first_with: dict[str, QAPair] = {}
     index = _NearIndex(pair.question for pair in pairs)
     kept: list[int] = []
@@ -76,7 +77,8 @@ def deduplicate(pairs: Sequence[QAPair], chunks: Sequence[Chunk] = ()) -> tuple[
         near = (pairs[other] for other in index.similar(place) if pairs[other].split != pair.split)
         if other := copied.get(pair.chunk_id):
             reason = f"its chunk stands in another split too ({pair.split})"
-            rejects.append(Reject("deduplicated", pair.id, reason, pair.question, other, "duplicate"))
+            shown = "" if split_of[other] == "test" else pair.question
+            rejects.append(Reject("deduplicated", pair.id, reason, shown, other, "duplicate"))
         elif folded in first_with:
             rejects.append(_reject("deduplicated", pair, "duplicate question", first_with[folded]))
         elif twin := next(near, None):
@@ -104,14 +106,7 @@ def apart(cross: Sequence[CrossDocumentPair], pairs: Sequence[QAPair]) -> tuple[
         index.add(place)
     twins = [next(index.similar(len(pairs) + number), None) for number in range(len(cross))]
     rejects = [
-        Reject(
-            "cross_deduplicated",
-            pair.id,
-            "near-duplicate of a question about one chunk",
-            pair.question,
-            pairs[twin].id,
-            "duplicate",
-        )
+        _reject("cross_deduplicated", pair, "near-duplicate of a question about one chunk", pairs[twin])
         for pair, twin in zip(cross, twins, strict=True)
         if twin is not None
     ]
@@ -148,4 +143,6 @@ class _NearIndex:
 
 
 def _reject(step: str, pair: QAPair, reason: str, counterpart: QAPair) -> Reject:
-    return Reject(step, pair.id, f"{reason} ({pair.split})", pair.question, counterpart.id, "duplicate")
+    # The words of a question like one of the test are those of the test, which stays locked.
+    shown = "" if counterpart.split == "test" else pair.question
+    return Reject(step, pair.id, f"{reason} ({pair.split})", shown, counterpart.id, "duplicate")

@@ -20,6 +20,7 @@ from iar.records import (
     ModelScores,
     Selection,
     SuiteScore,
+    TestReading,
     from_json,
     read_records,
     to_json,
@@ -64,6 +65,7 @@ class StageTime:
 class ReportData:
     """A whole run. `test` and `samples` are empty where no candidate was feasible: the test was not read.
 
+    `taken_before` says which other models took the test before, "" where it was a first look.
     `recipes` and `baseline_trainings` are empty where no baseline was asked for.
     """
 
@@ -74,6 +76,7 @@ class ReportData:
     candidates: tuple[Candidate, ...]
     validation: tuple[ModelScores, ...]
     test: tuple[ModelScores, ...]
+    taken_before: str
     differences: tuple[PairedDifference, ...]
     samples: tuple[Sample, ...]
     panel: tuple[PanelFacts, ...]
@@ -108,6 +111,7 @@ def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportDa
         candidates=candidates,
         validation=validation,
         test=test,
+        taken_before="; ".join(_taken_before(tested)),
         differences=tuple(_differences(tested)),
         samples=samples(tested[0], selection.pick) if test else (),
         panel=panel_facts({"validation": validated, "test": tested}, judge_names(run_file)),
@@ -133,6 +137,8 @@ def results_json(report: ReportData) -> dict[str, Any]:
     return recipes | {
         "run_id": report.run_id,
         "pick": report.selection.pick,
+        "preferred": report.selection.wish,
+        "taken_before": report.taken_before,
         "seed": report.run_file.run.seed,
         "models": [_model_json(scores) for scores in (*report.test, *report.validation)],
         "paired": _paired_json(report.differences),
@@ -216,6 +222,11 @@ def _differences(tested: Iterable[Path]) -> Iterator[PairedDifference]:
     for folder in tested:
         for difference in _json(folder / "paired.json")["differences"]:
             yield from_json(PairedDifference, difference)
+
+
+def _taken_before(tested: Iterable[Path]) -> Iterator[str]:
+    for folder in tested:
+        yield from_json(TestReading, _json(folder / "reading.json")).mark
 
 
 def _training(folder: Path, model: str) -> Training:

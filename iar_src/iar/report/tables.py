@@ -50,6 +50,8 @@ def results_markdown(results: dict[str, Any]) -> str:
     for model in models:
         cells = [points_text(model[key]) if key in model else "-" for key, _ in COLUMNS]
         lines.append(f"| {_name(model['id'], pick)} | {' | '.join(cells)} |")
+    if results.get("preferred"):
+        lines += ["", f"Picked by {results['preferred']} instead of the rule's own preference."]
     lines += ["", f"Points from 0 to 100 on {split} with 95 % bootstrap intervals{_seed_text(results)}."]
     if against := results.get("paired", {}).get("vanilla"):
         gains = ", ".join(f"{axis} {difference_text(score)}" for axis, score in against.items())
@@ -57,11 +59,18 @@ def results_markdown(results: dict[str, Any]) -> str:
     if recipes := recipe_lines(results):
         head = [f"| {' | '.join(RECIPE_TITLES)} |", "| --- |" + " ---: |" * (len(RECIPE_TITLES) - 1)]
         lines += ["", *head, *(f"| {' | '.join(cells)} |" for cells in recipes), ""]
+    if results.get("taken_before"):
+        lines.append(taken_before_text(results["taken_before"]))
     if results.get("unchecked"):
         lines.append(unchecked_text(results["unchecked"]))
     if results.get("offline"):
         lines.append(f"Rule-based, no LLM: {', '.join(results['offline'])}.")
     return "\n".join(lines)
+
+
+def taken_before_text(taken_before: str) -> str:
+    """Return the warning beside scores of a test that was no first look."""
+    return f"NOT A FIRST LOOK at the test, so its scores may flatter: {taken_before}."
 
 
 def unchecked_text(unchecked: Mapping[str, str]) -> str:

@@ -122,6 +122,18 @@ def selection_counts(selection: Selection) -> list[tuple[str, int]]:
     ]
 
 
+def stability_text(selection: Selection) -> str:
+    """Say how often which candidate wins when the validation items are drawn anew, those that ever do first."""
+    stability = selection.stability
+    winners = sorted(((share, name) for name, share in stability.wins.items() if share), reverse=True)
+    shares = [f"{name} in {_share(share)}" for share, name in winners]
+    none = f"none feasible in {_share(stability.none_feasible)}"
+    return (
+        f"How sure this is: over {stability.resamples:,} resamples of the validation items, the same for all models, "
+        f"the rule picks {', '.join([*shares, none])}."
+    )
+
+
 def recipe_table(report: ReportData) -> list[list[str]]:
     """Return the table of recipes as text, as commands print it too."""
     return recipe_lines(results_json(report))

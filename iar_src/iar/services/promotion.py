@@ -12,6 +12,7 @@ from typing import Any
 from iar.config import RunFile, check_alias
 from iar.errors import UserError
 from iar.methods.digest import digest_json
+from iar.records import TestReading
 from iar.services.findings import Check, guarded
 from iar.services.model_versions import ModelVersions
 from iar.services.promotion_gates import (
@@ -25,6 +26,7 @@ from iar.services.promotion_gates import (
 )
 from iar.services.registry import PROMOTE, ROLLBACK, Event, Registry
 from iar.services.serving import storage_uri
+from iar.services.test_lock import TAKEN_BEFORE, reading_of
 from iar.services.tracking import Tracker
 from iar.services.workspace import Workspace
 
@@ -64,7 +66,7 @@ def promote(
         storage = storage_uri(run_file, move.versions.source(version), one.artifacts["register"]) if serve else ""
         _refuse((*findings, *check_storage(storage, serve)))
         before = move.check(expect)
-        move.versions.tag(version, _tags(one, findings))
+        move.versions.tag(version, _tags(one, findings, reading_of(one.decision, move.registry)))
         if move.standing != version:
             moved = {"version": version, "run_id": run_file.run_id, "files": content, "lineage": one.lineage}
             move.record(PROMOTE, moved)
@@ -210,7 +212,7 @@ def _refuse(findings: tuple[Check, ...]) -> None:
         raise UserError("\n".join(lines))
 
 
-def _tags(one: Finalist, findings: tuple[Check, ...]) -> dict[str, str]:
+def _tags(one: Finalist, findings: tuple[Check, ...], reading: TestReading | None) -> dict[str, str]:
     """Return what a version says of its promotion: the run, the way back into the registry, gates and test scores."""
     tags = {
         "iar.run_id": one.run_file.run_id,
@@ -219,6 +221,7 @@ def _tags(one: Finalist, findings: tuple[Check, ...]) -> dict[str, str]:
         "iar.selection": one.decision,
         "iar.gates": ", ".join(f"{check.name} {check.status}" for check in findings),
     }
+    tags |= {TAKEN_BEFORE: reading.mark} if reading and reading.mark else {}
     scores = one.scores
     if scores is None:
         return tags

@@ -19,7 +19,7 @@ from iar.services.lineage import way_up
 from iar.services.model_versions import MODEL, ModelVersions
 from iar.services.registry import Registry, short_id
 from iar.services.retraction import retractions
-from iar.services.test_lock import readings
+from iar.services.test_lock import reading_of
 from iar.services.workspace import Ref, Workspace
 
 SHOWN = 3
@@ -112,23 +112,23 @@ def check_selection(one: Finalist, registry: Registry) -> Check:
     if not registry.labels([one.decision]):
         detail = f"the registry does not know the decision for {selection.pick}"
         return Check("selection", "fail", detail, "check register.registry_url, or run the run file again")
-    return Check("selection", "pass", f"{selection.pick} is feasible, one of {len(selection.verdicts)} considered")
+    detail = f"{selection.pick} is feasible, one of {len(selection.verdicts)} considered"
+    if selection.wish:
+        detail += f"; picked by {selection.wish} instead of the rule's own preference"
+    return Check("selection", "pass", detail)
 
 
 def check_test(one: Finalist, registry: Registry, reused: bool) -> Check:
     """The held-out test was taken by this pick, and by no other model before it."""
     if one.scores is None:
         return Check("test", "fail", f"{one.selection.pick} has no test scores", "run the run file again")
-    reads = readings(one.artifacts["qa-build"].path, registry)
-    ours = [place for place, read in enumerate(reads) if read["decision"] == one.decision]
-    if not ours:
+    reading = reading_of(one.decision, registry)
+    if reading is None:
         detail = f"the registry knows of no reading of the test for {one.selection.pick}"
         return Check("test", "fail", detail, "check register.registry_url, or run the run file again")
-    before = {read["candidate_digest"]: read["pick"] for read in reads[: ours[0]]}
-    before.pop(one.selection.candidate_digest, None)
-    if not before:
+    if not reading.mark:
         return Check("test", "pass", f"taken once, {one.scores.domain:.1f} domain, {one.scores.general:.1f} general")
-    detail = f"taken before by {len(before)} other models ({_some(list(before.values()))}), so its scores flatter"
+    detail = f"{reading.mark}, so its scores flatter"
     if reused:
         return Check("test", "warn", detail, "hold out new questions with qa_build.split_salt")
     return Check("test", "fail", detail, "hold out new questions with qa_build.split_salt, or accept --test-reused")

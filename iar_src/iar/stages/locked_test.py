@@ -15,6 +15,7 @@ from iar.records import (
     Outcome,
     QAPair,
     Selection,
+    TestReading,
     from_json,
     read_records,
     to_json,
@@ -40,6 +41,7 @@ from iar.services.workspace import Context
 
 SPLIT = "test"
 PAIRED, QUESTIONS, CROSS_QUESTIONS = "paired.json", "questions.jsonl", "cross-questions.jsonl"
+READING = "reading.json"
 AGAINST = ("vanilla", "theta_0", "theta_IA")
 VALIDATED = ("references", "baseline_scores")
 
@@ -47,8 +49,8 @@ VALIDATED = ("references", "baseline_scores")
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
     """Evaluate the pick, theta_0, vanilla, theta_IA and the baselines on the test.
 
-    Writes `questions.jsonl` and `cross-questions.jsonl` (what was unlocked), a folder a model, `scores.jsonl` and
-    `paired.json`.
+    Writes `questions.jsonl` and `cross-questions.jsonl` (what was unlocked), `reading.json` (who had seen them before),
+    a folder a model, `scores.jsonl` and `paired.json`.
     The general suites are the same prompts as at validation: where `references`, `scores_N` and `baseline_scores`
     are given, their replies and votes for the same weights are taken over. Without a pick the test is not read.
     """
@@ -64,10 +66,11 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     subjects = [pick, *reference_subjects(inputs), *baselines]
     suites = load_suites(run_file)
     judges = open_judges(run_file, context.state / "llm-cache")
-    unlocked = _read_test(inputs["data"], selection, context)
+    unlocked, reading = _read_test(inputs["data"], selection, context)
     cross = [pair for pair in unlocked if isinstance(pair, CrossDocumentPair)]
     pairs = [pair for pair in unlocked if not isinstance(pair, CrossDocumentPair)]
     write_records(out / QUESTIONS, pairs)
+    write_json(out / READING, to_json(reading))
     suites |= {"domain": domain_items(pairs, run_file)}
     if cross:
         write_records(out / CROSS_QUESTIONS, cross)
@@ -83,11 +86,13 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     differences = list(_differences(out, selection.pick, against, run_file))
     write_json(out / PAIRED, {"pick": selection.pick, "differences": [to_json(one) for one in differences]})
     outcome = scores_outcome(out, scores)
-    text = [outcome.markdown, *_slice(scores, len(cross)), _table(differences)]
-    return Outcome(outcome.metrics, "\n\n".join(text), outcome.lineage)
+    warning = [f"**Not a first look**: {reading.mark}."] if reading.mark else []
+    text = [*warning, outcome.markdown, *_slice(scores, len(cross)), _table(differences)]
+    metrics = {"earlier_reads": float(reading.earlier_reads), "seen_before": float(reading.seen_before)}
+    return Outcome(outcome.metrics | metrics, "\n\n".join(text), outcome.lineage)
 
 
-def _read_test(data: Path, selection: Selection, context: Context) -> list[QAPair]:
+def _read_test(data: Path, selection: Selection, context: Context) -> tuple[list[QAPair], TestReading]:
     registry = context.registry()
     try:
         return open_locked_test(data, selection, registry)

@@ -37,6 +37,7 @@ from iar.services.workspace import Context
 
 # Beside the test: locked like it, and scored apart.
 CROSS_FILE = "test-cross-document.jsonl"
+LOCKED = ("question", "answer", "key", "aliases", "anchor")
 
 
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
@@ -223,6 +224,10 @@ def _chunk_ids(pair: QAPair) -> tuple[str, ...]:
 
 
 def _entry(kind: str, name: str, record: Document | Chunk | QAPair | Retelling, *inputs: tuple[str, str]) -> Lineage:
-    """Return a record's entry; the digest is that of the whole record, the payload leaves out long text."""
+    """Return a record's entry; the digest is that of the whole record, the payload leaves out long text.
+
+    Of the test it leaves out what is asked and answered too: a registry has readers, and the test is locked.
+    """
     whole = to_json(record)
-    return Lineage(kind, digest_json(whole), name, {key: whole[key] for key in whole if key != "text"}, inputs)
+    hidden = {"text", *(LOCKED if whole.get("split") == "test" else ())}
+    return Lineage(kind, digest_json(whole), name, {key: whole[key] for key in whole if key not in hidden}, inputs)

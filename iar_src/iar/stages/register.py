@@ -14,6 +14,7 @@ from iar.services.candidates import weights_present
 from iar.services.checkpoints import recorded_digest
 from iar.services.linking import link_tree
 from iar.services.model_format import add_model_format
+from iar.services.test_lock import TAKEN_BEFORE
 from iar.services.tracking import Tracker
 from iar.services.workspace import Context
 
@@ -51,6 +52,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     _complete(out / MODEL, card, inputs["data"], run_file)
     model = digest_json({"weights": selection.candidate_digest, "decision": decision})
     tags = _tags(selection, decision, model, context.run_id)
+    tags |= {TAKEN_BEFORE: report.taken_before} if report.taken_before else {}
     version = tracker.register_model(out / MODEL, tags, summary(card))
     context.progress.update(3, 3, "registered")
     name, alias = run_file.register.model_name, run_file.register.alias
@@ -58,7 +60,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
         metrics={"registered": 1.0, "version": float(version)},
         markdown=f"Registered **{selection.pick}** as `{name}` version {version}, alias `{alias}`.",
         lineage=(
-            _model_entry(model, f"{name} {selection.pick}", selection, decision),
+            _model_entry(model, f"{name} {selection.pick}", selection, decision, report.taken_before),
             _report_entry(page, context, ("decision", decision), ("model", model)),
         ),
     )
@@ -95,7 +97,8 @@ def _verified(folder: Path, selection: Selection) -> Path:
 
 
 def _tags(selection: Selection, decision: str, model: str, run_id: str) -> dict[str, str]:
-    return {
+    preferred = {"iar.preference": selection.wish} if selection.wish else {}
+    return preferred | {
         "iar.run_id": run_id,
         "iar.lineage": model,
         "iar.candidate": selection.pick,
@@ -104,8 +107,10 @@ def _tags(selection: Selection, decision: str, model: str, run_id: str) -> dict[
     }
 
 
-def _model_entry(model: str, name: str, selection: Selection, decision: str) -> Lineage:
+def _model_entry(model: str, name: str, selection: Selection, decision: str, taken_before: str) -> Lineage:
     payload = {"candidate": selection.pick, "weights": selection.candidate_digest}
+    payload |= {"preference": selection.wish} if selection.wish else {}
+    payload |= {"test": taken_before} if taken_before else {}
     return Lineage(
         "checkpoint", model, name, payload, (("selected-by", decision), ("weights", selection.candidate_digest))
     )

@@ -8,12 +8,15 @@ from iar.config import RunFile
 from iar.errors import UserError
 from iar.methods.digest import digest_file, digest_json
 from iar.methods.merge_grid import grid
-from iar.methods.selection import RULE, Ruling, mark_duplicates, select
+from iar.methods.pick_stability import pick_stability
+from iar.methods.selection import Rule, Ruling, mark_duplicates, select
 from iar.records import (
     Candidate,
+    ItemScore,
     Lineage,
     ModelScores,
     Outcome,
+    PickStability,
     QAPair,
     Selection,
     read_records,
@@ -31,29 +34,39 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     candidates = _read_candidates(_folders(inputs, "candidates_"), run_file, context.seed)
     references = _read_scores([inputs["references"]])
     vanilla = _vanilla(references, inputs["references"])
-    scores = _read_scores(_folders(inputs, "scores_"))
+    judged_at = _folders(inputs, "scores_")
+    scores = _read_scores(judged_at)
     # Shown beside the candidates; the rule does not look at them.
     baselines = _read_scores([inputs["baseline_scores"]]) if "baseline_scores" in inputs else []
 
     questions = inputs["data"] / f"{SPLIT}.jsonl"
     judged = _judged(candidates, scores)
-    ruling = select(judged, vanilla, candidates, run_file.select.tolerance_points)
+    settings = run_file.select
+    floors = {str(metric): points for metric, points in settings.floors.items()}
+    rule = Rule(settings.tolerance_points, settings.preference, floors)
+    ruling = select(judged, vanilla, candidates, rule)
+    resamples, values = run_file.evaluate.resamples, {candidate.id: candidate.value for candidate in candidates}
+    items = {one.model: _items(judged_at, one.model) for one in judged}
+    stability = pick_stability(items, _items([inputs["references"]], VANILLA), values, rule, resamples, context.seed)
     chosen = next((candidate for candidate in candidates if candidate.id == ruling.pick), None)
     selection = Selection(
         pick=ruling.pick,
-        rule=RULE,
-        tolerance_points=run_file.select.tolerance_points,
+        rule=str(rule),
+        tolerance_points=rule.tolerance_points,
         verdicts=ruling.verdicts,
         dataset_digest=digest_file(questions),
         candidate_digest=chosen.digest if chosen else "",
+        preference=rule.preference,
+        floors=dict(rule.floors),
+        stability=stability,
     )
 
     write_json(out / "selection.json", to_json(selection))
-    write_json(out / "frontier.json", _frontier(references, baselines, judged, ruling))
+    write_json(out / "frontier.json", _frontier(references, baselines, judged, ruling, stability))
     context.progress.update(1, 1)
     dataset = _dataset(selection.dataset_digest, list(read_records(questions, QAPair)))
     decision = _decision(selection, candidates, vanilla)
-    return Outcome(_metrics(judged, ruling), _markdown(selection), (dataset, decision))
+    return Outcome(_metrics(judged, ruling, stability), _markdown(selection), (dataset, decision))
 
 
 def _folders(inputs: dict[str, Path], prefix: str) -> list[Path]:
@@ -102,8 +115,20 @@ def _judged(candidates: Sequence[Candidate], scores: Sequence[ModelScores]) -> l
     return [by_model[name] for name in originals]
 
 
+def _items(folders: Iterable[Path], model: str) -> list[ItemScore]:
+    """Return the item scores of a model from the folder that has them."""
+    for folder in folders:
+        if (path := folder / model / "items.jsonl").is_file():
+            return list(read_records(path, ItemScore))
+    raise UserError(f"selector: no item scores of {model}: rerun judge-eval")
+
+
 def _frontier(
-    references: Sequence[ModelScores], baselines: Sequence[ModelScores], judged: Sequence[ModelScores], ruling: Ruling
+    references: Sequence[ModelScores],
+    baselines: Sequence[ModelScores],
+    judged: Sequence[ModelScores],
+    ruling: Ruling,
+    stability: PickStability,
 ) -> list[dict[str, Any]]:
     """Return the points of the (D, G) plane, references first; duplicates stand for no point of their own."""
     groups = (("reference", references), ("baseline", baselines), ("candidate", judged))
@@ -117,34 +142,45 @@ def _frontier(
             "suites": {suite.suite: suite.points for suite in item.suites},
             "on_front": kind == "candidate" and item.model in ruling.front,
             "picked": kind == "candidate" and item.model == ruling.pick,
+            "win_share": stability.wins[item.model] if kind == "candidate" else None,
         }
         for item, kind in points
     ]
 
 
-def _metrics(judged: Sequence[ModelScores], ruling: Ruling) -> dict[str, float]:
-    """Count the candidates that met both floors; the pick's D and G in points where there is one."""
+def _metrics(judged: Sequence[ModelScores], ruling: Ruling, stability: PickStability) -> dict[str, float]:
+    """Count the candidates that met both floors; the pick's D and G in points where there is one, and its share."""
     metrics = {"candidates": float(len(ruling.verdicts))}
     metrics["feasible"] = float(sum(verdict.kept_until >= 2 for verdict in ruling.verdicts))
     metrics["on_front"] = float(len(ruling.front))
+    metrics["none_feasible_share"] = stability.none_feasible
     for item in judged:
         if item.model == ruling.pick:
-            metrics |= {"domain": item.domain, "general": item.general}
+            metrics |= {"domain": item.domain, "general": item.general, "win_share": stability.wins[item.model]}
     return metrics
 
 
 def _markdown(selection: Selection) -> str:
     head = f"**Pick: {selection.pick}**" if selection.pick else "**No feasible candidate**"
+    wish = f", by {selection.wish}" if selection.wish else ""
+    wins, resamples = selection.stability.wins, selection.stability.resamples
     rows = [
-        f"| {item.candidate} | {item.domain_floor} | {item.general_floor} | {item.dominance} | {item.final} |"
+        f"| {item.candidate} | {item.domain_floor} | {item.general_floor} | {item.dominance} | {item.final} | "
+        f"{_percent(wins.get(item.candidate))} |"
         for item in selection.verdicts
     ]
     table = [
-        "| candidate | domain floor | general floor | dominance | final |",
-        "| --- | --- | --- | --- | --- |",
+        "| candidate | domain floor | general floor | dominance | final | wins |",
+        "| --- | --- | --- | --- | --- | ---: |",
         *rows,
     ]
-    return "\n".join([f"{head}, tolerance {selection.tolerance_points:g} points, {SPLIT} only", "", *table])
+    none = f"Of {resamples} resamples of the validation items {_percent(selection.stability.none_feasible)} pick none."
+    head = f"{head}{wish}, tolerance {selection.tolerance_points:g} points, {SPLIT} only"
+    return "\n".join([head, "", *table, "", none])
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
 
 
 def _dataset(digest: str, pairs: Sequence[QAPair]) -> Lineage:
@@ -161,4 +197,5 @@ def _decision(selection: Selection, candidates: Sequence[Candidate], vanilla: Mo
     inputs += [("compared-with", vanilla.checkpoint_digest), ("validated-on", selection.dataset_digest)]
     payload = to_json(selection)
     name = f"pick {selection.pick}" if selection.pick else "no feasible candidate"
+    name += f" ({selection.wish})" * bool(selection.wish)
     return Lineage("decision", digest_json(payload), name, payload, tuple(inputs))
