@@ -47,7 +47,7 @@ def retract(id_: Id, reason: Reason, run_yaml: LineageRun = None, state: State =
     from iar.services.retraction import made_from, standing_aliases
     from iar.services.retraction import retract as retract_in
 
-    registry = _open_registry(run_yaml, state, to_read=False)
+    registry = open_registry(run_yaml, state, to_read=False)
     made, new = retract_in(registry, id_, reason)
     products, aliases = made_from(registry, made.subject), standing_aliases(registry, made.subject)
     if as_json:
@@ -68,7 +68,7 @@ def retract(id_: Id, reason: Reason, run_yaml: LineageRun = None, state: State =
 def _print_lineage(render: Any, id_: str, run_yaml: Path | None, state: Path | None, all_: bool, as_json: bool) -> None:
     from iar.services.lineage import SHOWN_SIBLINGS, format_rows
 
-    registry = _open_registry(run_yaml, state)
+    registry = open_registry(run_yaml, state)
     try:
         rows = render(registry, registry.find(id_).digest, None if all_ else SHOWN_SIBLINGS)
     finally:
@@ -79,7 +79,7 @@ def _print_lineage(render: Any, id_: str, run_yaml: Path | None, state: Path | N
         typer.echo(format_rows(rows))
 
 
-def _open_registry(run_yaml: Path | None, state: Path | None, to_read: bool = True) -> "Registry":
+def open_registry(run_yaml: Path | None, state: Path | None, to_read: bool = True) -> "Registry":
     """Return the registry of a run file or a state folder. Raises UserError where there is none."""
     from iar.services.registry import Registry
 
