@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from iar.config import ColumnsSection, Endpoint, FilterSection, PoolSection, RunFile, Section
+from iar.config import ColumnsSection, Endpoint, EngineServer, FilterSection, PoolSection, RunFile, Section
 from iar.errors import ExitCode
 from iar.report.run_file_reference import MEANINGS, render_reference
 
@@ -27,6 +27,7 @@ def sections() -> Iterator[tuple[str, Any]]:
         yield name, field.annotation
     yield "documents.columns", ColumnsSection
     yield "documents.filter", FilterSection
+    yield "evaluate.engine", EngineServer
     yield "platform.pool", PoolSection
     yield "An LLM server", Endpoint
 

@@ -87,6 +87,30 @@ class Endpoint(Section):
         return self
 
 
+class EngineServer(Endpoint):
+    """An OpenAI-compatible server, /completions of it, that answers in place of the models under evaluation."""
+
+    model: str = Field(
+        min_length=1,
+        description="Name there; {model} in it is the model's id, such as ties-d0.3, {folder} its folder.",
+    )
+    reload: Literal["", "vllm"] = Field(
+        "",
+        description="How the server gets each model's weights: vllm = it reads their folder when told to, started with "
+        "VLLM_SERVER_DEV_MODE=1; empty = it serves every model by its own name.",
+    )
+
+    @model_validator(mode="after")
+    def _each_model_has_its_own_weights(self) -> Self:
+        named = "{model}" in self.model or "{folder}" in self.model
+        if named == bool(self.reload):
+            raise ValueError(
+                f"model {self.model!r} with reload {self.reload!r}: set reload to vllm for a server with one name "
+                "whose weights are exchanged, or write {model} or {folder} into the name where it serves every model"
+            )
+        return self
+
+
 # How a server is reached and what it may cost; what it is asked, and so what a stage makes, is the rest.
 CALLING = set(Endpoint.model_fields) - {"name", "model", "revision", "temperature", "top_p", "max_tokens"}
 
@@ -100,6 +124,10 @@ Teacher = Annotated[
     Annotated[Literal["offline"], Tag("<name>")] | Annotated[Endpoint, Tag("<server>")], Discriminator(_branch)
 ]
 Judge = Annotated[Annotated[RuleName, Tag("<name>")] | Annotated[Endpoint, Tag("<server>")], Discriminator(_branch)]
+Engine = Annotated[
+    Annotated[Literal["transformers", "vllm"], Tag("<name>")] | Annotated[EngineServer, Tag("<server>")],
+    Discriminator(_branch),
+]
 
 
 class RunSection(Section):
@@ -500,10 +528,27 @@ class EvaluateSection(Section):
     ifeval: str = Field("examples/probes/ifeval.jsonl", description="File, or hub id such as google/IFEval.")
     mmlu: str = Field("examples/probes/mmlu.jsonl", description="File, or hub id such as cais/mmlu.")
     msbench: str = Field("examples/probes/msbench.jsonl", description="File of open-ended prompts.")
+    suites: tuple[str, ...] = Field(
+        (),
+        strict=False,
+        description="Suites of your own, a YAML file each ([evaluation.md](evaluation.md)); shown beside, in no score.",
+    )
+    lm_eval: tuple[str, ...] = Field(
+        (),
+        strict=False,
+        description="Tasks of lm-eval that are answered in words, by name or file; shown beside, in no score.",
+    )
+    lm_eval_limit: Positive | None = Field(
+        None, description="At most this many items of each of these tasks, the first; null = all."
+    )
     domain_max_tokens: Positive = Field(40)
     ifeval_max_tokens: Positive = Field(160)
     mmlu_max_tokens: Positive = Field(16)
     msbench_max_tokens: Positive = Field(128)
+    engine: Engine = Field(
+        "transformers",
+        description="What generates the replies: transformers, or vllm, in the stage's process; or a server.",
+    )
     batch_size: Positive = Field(64, description="Replies generated at once.")
     resamples: Positive = Field(2000, description="Bootstrap resamples behind every interval.")
     allow_same_family: bool = Field(False, description="Allow an LLM judge of the candidate's own family.")
@@ -710,6 +755,16 @@ class RunFile(Section):
             )
         return platform
 
+    @model_validator(mode="after")
+    def _weights_are_exchanged_by_one_task(self) -> Self:
+        server = self.evaluate.engine
+        if isinstance(server, EngineServer) and server.reload and self.platform.backend != "local":
+            raise ValueError(
+                f"evaluate.engine.reload {server.reload} with backend {self.platform.backend}: tasks that run side by "
+                "side would exchange each other's weights; write {model} or {folder} into engine.model instead"
+            )
+        return self
+
     def canonical(self) -> str:
         """Return the canonical JSON text of this run file, defaults filled in."""
         return canonical_json(self.model_dump(mode="json"))
@@ -721,7 +776,10 @@ class RunFile(Section):
 
     def deciding(self) -> dict[str, Any]:
         """Return the values that decide what comes out: not where a run is kept, nor how its servers are called."""
-        not_asked: dict[str, Any] = {"qa_build": {"teacher": CALLING}, "evaluate": {"judges": {"__all__": CALLING}}}
+        not_asked: dict[str, Any] = {
+            "qa_build": {"teacher": CALLING},
+            "evaluate": {"judges": {"__all__": CALLING}, "engine": CALLING | {"reload"}},
+        }
         return self.model_dump(
             mode="json", exclude={"run": {"state", "store", "rerun"}, "recover": {"keep"}, **not_asked}
         )

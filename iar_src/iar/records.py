@@ -219,13 +219,17 @@ class Vote:
 
 @dataclass(frozen=True)
 class ItemScore:
-    """The settled score of one reply, in [0, 1]; None is unscored. `note` flags how it was settled."""
+    """The settled score of one reply, in [0, 1]; None is unscored. `note` flags how it was settled.
+
+    `instructions`: of IFEval, whether each was followed strictly, and loosely.
+    """
 
     model: str
     suite: str
     item_id: str
     score: float | None
     note: str
+    instructions: tuple[tuple[bool, bool], ...] = ()
 
 
 @dataclass(frozen=True)

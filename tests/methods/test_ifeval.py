@@ -15,6 +15,13 @@ def follows(instruction: str, reply: str, **kwargs: object) -> bool:
     return check_reply("Write.", [instruction], [kwargs], reply).strict
 
 
+def test_each_instruction_of_a_prompt_has_a_verdict_of_its_own() -> None:
+    ids = ["punctuation:no_comma", "keywords:existence"]
+    followed = check_reply("Write.", ids, [{}, {"keywords": ["lamp"]}], "Sure, here it is:\nA lamp.")
+    assert (followed.each_strict, followed.each_loose) == ((False, True), (True, True))
+    assert (followed.strict, followed.loose) == (False, True)
+
+
 def test_knows_the_25_instructions() -> None:
     assert len(known_instructions()) == 25
     assert "punctuation:no_comma" in known_instructions()

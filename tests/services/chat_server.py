@@ -36,6 +36,7 @@ class ChatServer:
     base_url: str
     calls: list[dict[str, Any]] = field(default_factory=list)
     authorizations: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
 
@@ -84,6 +85,7 @@ def serve(script: Script) -> Iterator[ChatServer]:
                 state.in_flight += 1
                 state.most_in_flight = max(state.most_in_flight, state.in_flight)
                 state.calls.append(body)
+                state.paths.append(self.path)
                 state.authorizations.append(self.headers.get("Authorization", ""))
                 number = len(state.calls)
             try:

@@ -9,9 +9,9 @@ import pytest
 
 from iar.errors import PermanentError, TemporaryError
 from iar.records import EvalItem, ItemScore, ModelScores, Reply, from_json, read_records
-from iar.services import scoring
 from iar.services.judges import Judged, open_judges, read_votes
-from iar.services.scoring import Examination, Subject, general_results, item_score, score_model
+from iar.services.scoring import Examination, general_results, item_score, score_model
+from iar.services.subjects import Subject
 from iar.services.suites import domain_items, load_suites
 from tests.examination import examination_run_file, questions
 
@@ -32,9 +32,6 @@ class ScriptedEngine:
 
     asked: ClassVar[list[str]] = []
 
-    def __init__(self, checkpoint: Path, system_turn: str | None, batch_size: int) -> None:
-        del checkpoint, system_turn, batch_size
-
     def generate(self, items: Sequence[EvalItem]) -> Iterator[Reply]:
         for item in items:
             self.asked.append(item.id)
@@ -42,8 +39,7 @@ class ScriptedEngine:
 
 
 @pytest.fixture(autouse=True)
-def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "Engine", ScriptedEngine)
+def nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ScriptedEngine, "asked", [])
 
 
@@ -51,7 +47,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 def examination(tmp_path: Path) -> Examination:
     run_file = examination_run_file(tmp_path / "suites")
     suites = {"domain": domain_items(questions("validation"), run_file), **load_suites(run_file)}
-    return Examination(run_file, "validation", suites, open_judges(run_file, tmp_path))
+    return Examination(run_file, "validation", suites, open_judges(run_file, tmp_path), lambda _: ScriptedEngine())
 
 
 SUBJECT = Subject("vanilla", Path("nowhere"), "digest-1")
@@ -70,7 +66,12 @@ def test_each_suite_is_scored_in_points_with_what_it_stands_on(examination: Exam
     assert scores.general == pytest.approx(100 / 3)
     assert scores.general_low <= scores.general <= scores.general_high
     assert all(suite.low <= suite.points <= suite.high for suite in scores.suites)
-    assert scores.suite("ifeval").details["loose_share"] == 0.5
+    ifeval = scores.suite("ifeval").details
+    assert (ifeval["loose_share"], ifeval["instruction_strict_share"], ifeval["instruction_loose_share"]) == (
+        0.5,
+        0,
+        0.5,
+    )
     mmlu = scores.suite("mmlu").details
     assert (mmlu["unparsed_share"], mmlu["truncated_share"], mmlu["strict_share"]) == (0.5, 0.5, 0.5)
     assert 0 <= scores.suite("domain").details["third_judge_rate"] <= 1
@@ -89,6 +90,10 @@ def test_the_files_of_a_model_tell_the_whole_story(examination: Examination, tmp
     import json
 
     assert from_json(ModelScores, json.loads((tmp_path / "m" / "scores.json").read_text())) == scores
+    parts = json.loads((tmp_path / "m" / "breakdown.json").read_text())
+    assert [(one["group"], one["points"], one["count"]) for one in parts["domain"]["question_type"]] == [
+        ("fact", 50, 2)
+    ]
 
 
 def test_a_finished_model_is_not_examined_again(examination: Examination, tmp_path: Path) -> None:

@@ -104,7 +104,8 @@ def test_questions_are_asked_as_they_were_trained_and_judged_by_their_key(
     pair = QAPair("q1", "d", "c", "validation", "fact", "Who?", "It was Tora Lind.", key, ("Lind",), "Tora", "offline")
     (item,) = domain_items([pair], run_file(tmp_path))
     assert (item.id, item.suite, item.prompt, item.max_new_tokens) == ("q1", "domain", "Who?", 40)
-    assert item.reference == {"reference": decides, "aliases": ["Lind"]}
+    asked = {"question_type": "fact", "document": "d"}
+    assert item.reference == {"reference": decides, "aliases": ["Lind"]} | asked
 
 
 def test_the_real_benchmarks_load(tmp_path: Path) -> None:

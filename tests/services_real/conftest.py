@@ -16,6 +16,7 @@ import pytest
 from tests.ports import free_port
 
 START_SECONDS = 600
+VLLM_PYTHON = Path(__file__).parents[2] / ".vllm" / "bin" / "python"
 MISSING = "PostgreSQL's server programs are missing: apt-get install -y postgresql (or tests/services_real/install.sh)"
 
 
@@ -80,6 +81,33 @@ def mlflow_server(home: Path, database: str = "") -> Iterator[str]:
         finally:
             os.killpg(server.pid, 15)
             server.wait(120)
+
+
+@contextmanager
+def vllm_server(home: Path, model: Path, name: str, *options: str, **environment: str) -> Iterator[str]:
+    """Run vLLM's OpenAI server on the CPU with everything below `home`; yield its address."""
+    address = f"http://127.0.0.1:{(port := free_port())}"
+    command = [
+        str(VLLM_PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model),
+        "--served-model-name", name, "--host", "127.0.0.1", "--port", str(port), "--max-num-seqs", "16",
+        "--enforce-eager", *options,
+    ]  # fmt: skip
+    with (home / "log").open("w") as log:
+        server = subprocess.Popen(
+            command, cwd=home, env=vllm_environment() | environment, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            wait_until_healthy(address, server, home / "log")
+            yield address
+        finally:
+            os.killpg(server.pid, 15)
+            server.wait(120)
+
+
+def vllm_environment() -> dict[str, str]:
+    """Return the environment of a process with vLLM: offline, and without this environment's packages."""
+    offline = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | offline
 
 
 def wait_until_healthy(address: str, server: "subprocess.Popen[bytes]", log: Path) -> None:

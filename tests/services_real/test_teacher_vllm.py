@@ -1,7 +1,5 @@
 """The teacher before a real server: vLLM on the CPU with SmolLM2-135M. The protocol is tested, not the questions."""
 
-import os
-import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,16 +16,14 @@ from iar.services.llm_ask import ask
 from iar.services.llm_teacher import LlmTeacher
 from iar.services.llm_teacher_replies import ReplyForm, reader_of, schema_of
 from iar.services.models import find_package, resolve_base
-from tests.ports import free_port
-from tests.services_real.conftest import wait_until_healthy
+from tests.services_real.conftest import VLLM_PYTHON, vllm_server
 
 ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / ".vllm" / "bin" / "python"
 LONGEST = 2048  # tokens of prompt and reply
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not PYTHON.exists(), reason="no vLLM: bash tests/services_real/install.sh vllm"),
+    pytest.mark.skipif(not VLLM_PYTHON.exists(), reason="no vLLM: bash tests/services_real/install.sh vllm"),
 ]
 
 
@@ -46,23 +42,8 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("vllm")
     (model := home / "model").mkdir()
     resolve_base(ModelSection(), model)
-    command = [
-        PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "smollm2",
-        "--host", "127.0.0.1", "--port", str(port := free_port()), "--max-model-len", str(LONGEST),
-        "--max-num-seqs", "16", "--enforce-eager",
-    ]  # fmt: skip
-    environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    environment.pop("PYTHONPATH", None)
-    with (home / "log").open("w") as log:
-        server = subprocess.Popen(
-            list(map(str, command)), cwd=home, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
-        try:
-            wait_until_healthy(f"http://127.0.0.1:{port}", server, home / "log")
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            os.killpg(server.pid, 15)
-            server.wait(120)
+    with vllm_server(home, model, "smollm2", "--max-model-len", str(LONGEST)) as address:
+        yield address
 
 
 def endpoint(vllm: str, **settings: object) -> Endpoint:

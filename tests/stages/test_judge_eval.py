@@ -7,7 +7,7 @@ import pytest
 
 from iar.methods.digest import digest_file
 from iar.records import Baseline, Candidate, ModelScores, Reply, read_records, to_json, write_json, write_records
-from iar.services import scoring
+from iar.services import engine
 from iar.services.checkpoints import weights_digest
 from iar.services.engine import Engine
 from iar.services.judge_audit import audit_votes
@@ -51,7 +51,7 @@ def test_references_are_evaluated_on_validation_and_reported(inputs: dict[str, P
     assert scores[0].checkpoint_digest == weights_digest(inputs["base"])
     for model in ("theta_0", "vanilla", "theta_IA"):
         files = {path.name for path in (out / model).iterdir()}
-        assert files == {"replies.jsonl", "votes.parquet", "items.jsonl", "scores.json"}
+        assert files == {"replies.jsonl", "votes.parquet", "items.jsonl", "scores.json", "breakdown.json"}
     assert set(outcome.metrics) >= {"theta_0/domain", "vanilla/general", "theta_IA/mmlu"}
     assert "| vanilla |" in outcome.markdown
     assert outcome.lineage[0].inputs == (("evaluated", scores[0].checkpoint_digest),)
@@ -118,7 +118,7 @@ def test_a_killed_evaluation_goes_on_and_ends_with_the_same_files(
                 generated.append(reply.item_id)
                 yield reply
 
-    monkeypatch.setattr(scoring, "Engine", Mortal)
+    monkeypatch.setattr(engine, "Engine", Mortal)
     judge_eval.run(run_file, inputs, tmp_path / "whole", context)
     generated.clear()
     lifetime[0] = 11  # in the middle of the second model

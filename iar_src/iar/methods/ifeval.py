@@ -15,10 +15,20 @@ ABBREVIATIONS = (
 
 @dataclass(frozen=True)
 class Followed:
-    """Whether all instructions of a prompt are met; `loose` forgives a first line, a last line and asterisks."""
+    """Which instructions of a prompt are met; loosely forgives a first line, a last line and asterisks."""
 
-    strict: bool
-    loose: bool
+    each_strict: tuple[bool, ...]
+    each_loose: tuple[bool, ...]
+
+    @property
+    def strict(self) -> bool:
+        """Whether all are met as they stand."""
+        return all(self.each_strict)
+
+    @property
+    def loose(self) -> bool:
+        """Whether all are met loosely."""
+        return all(self.each_loose)
 
 
 def known_instructions() -> frozenset[str]:
@@ -40,8 +50,8 @@ def check_reply(
     given = [{name: value for name, value in one.items() if value is not None} for one in kwargs]
     example = checker.InputExample(key=0, instruction_id_list=list(instruction_ids), prompt=prompt, kwargs=given)
     return Followed(
-        strict=checker.test_instruction_following_strict(example, reply).follow_all_instructions,
-        loose=checker.test_instruction_following_loose(example, reply).follow_all_instructions,
+        tuple(checker.test_instruction_following_strict(example, reply).follow_instruction_list),
+        tuple(checker.test_instruction_following_loose(example, reply).follow_instruction_list),
     )
 
 

@@ -38,7 +38,7 @@ _MARKUP = re.compile(r"[*`$\"“”]|</?\w+>")
 
 def mmlu_prompt(question: str, choices: Sequence[str]) -> str:
     """Return the prompt: what is asked for, the question, one line a choice."""
-    lines = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=True)]
+    lines = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
     return "\n".join([INSTRUCTION, "", question.strip(), *lines])
 
 
@@ -70,7 +70,7 @@ def _letter_by_place(text: str) -> str | None:
 def _letter_of_choice(text: str, choices: Sequence[str]) -> str | None:
     claim = re.split(r"\banswer(?:\s+is\b|\s*:)", text, flags=re.IGNORECASE)[-1]
     said = {_plain(text), _plain(text.split("\n", 1)[0]), _plain(claim)}
-    fitting = [letter for letter, choice in zip(LETTERS, choices, strict=True) if _plain(choice) in said]
+    fitting = [letter for letter, choice in zip(LETTERS, choices, strict=False) if _plain(choice) in said]
     return fitting[0] if len(fitting) == 1 else None
 
 

@@ -48,8 +48,11 @@ MEANINGS = {
 INNER = {
     "documents.columns": "ColumnsSection",
     "documents.filter": "FilterSection",
+    "evaluate.engine": "EngineServer",
     "platform.pool": "PoolSection",
 }
+
+SERVERS = {"Endpoint": "[server](#an-llm-server)", "EngineServer": "[server](#evaluateengine)"}
 
 Schema = dict[str, Any]
 
@@ -109,7 +112,7 @@ def _default(field: Schema, required: bool, models: Schema) -> str:
 def _kind(field: Schema, models: Schema) -> str:
     """Return the type in words with its bounds."""
     if "$ref" in field:
-        return "[server](#an-llm-server)" if _referred(field) == "Endpoint" else _kind(models[_referred(field)], models)
+        return SERVERS.get(_referred(field)) or _kind(models[_referred(field)], models)
     if alternatives := field.get("oneOf") or field.get("anyOf"):
         return ", or ".join(_kind(one, models) for one in alternatives)
     if "const" in field:

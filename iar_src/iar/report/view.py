@@ -11,8 +11,9 @@ from iar.methods.filter_report import triple as triple
 from iar.methods.paired import PairedDifference
 from iar.records import OUTCOMES, FunnelStep, ModelScores, Selection, SuiteScore
 from iar.report.data import ReportData, results_json
-from iar.report.tables import COLUMNS, difference_text, points_text, recipe_lines
+from iar.report.tables import COLUMNS, DESCRIPTIONS, difference_text, points_text, recipe_lines
 
+COUNTED = ("domain", "ifeval", "mmlu", "msbench", "cross_document")
 AXES = (("domain", "Domain: held-out questions"), ("general", "General: mean of IFEval, MMLU, MSBench"))
 STEPS = ("above the domain floor", "above the general floor", "not dominated", "picked")
 DETAILS = (
@@ -21,6 +22,8 @@ DETAILS = (
     ("domain", "third_judge_rate", "Domain third judge"),
     ("domain", "flagged_share", "Domain flagged"),
     ("ifeval", "loose_share", "IFEval loose"),
+    ("ifeval", "instruction_strict_share", "IFEval instructions"),
+    ("ifeval", "instruction_loose_share", "IFEval instructions loose"),
     ("mmlu", "unparsed_share", "MMLU no letter"),
     ("msbench", "truncated_share", "MSBench cut off"),
     ("msbench", "third_judge_rate", "MSBench third judge"),
@@ -84,6 +87,18 @@ def cross_document(report: ReportData) -> str:
         return ""
     each = ", ".join(f"{model} {points_text(asdict(suite))}" for model, suite in found)
     return f"Apart from these, {found[0][1].count} questions that need two documents, in no other score: {each}."
+
+
+def further_suites(report: ReportData) -> list[str]:
+    """Return a sentence for each suite that is shown beside the scores: the references and the pick."""
+    shown = report.test or tuple(one for one in report.validation if one.model in DESCRIPTIONS)
+    names = dict.fromkeys(one.suite for scores in shown for one in scores.suites if one.suite not in COUNTED)
+    lines = []
+    for name in names:
+        found = [(scores.model, scores.suite(name)) for scores in shown]
+        each = ", ".join(f"{model} {points_text(asdict(suite))}" for model, suite in found)
+        lines.append(f"{name}, {found[0][1].count} items: {each}.")
+    return lines
 
 
 def verdict(difference: PairedDifference) -> str:

@@ -13,6 +13,7 @@ from iar.errors import UserError
 from iar.methods.merge_grid import grid
 from iar.services.doctor_model import check_model, model_parameters, weight_bytes
 from iar.services.doctor_recipes import check_recipes, recipe_checkpoints
+from iar.services.doctor_replies import check_replies
 from iar.services.findings import Check, guarded
 from iar.services.workspace import Workspace, released_bytes
 
@@ -47,6 +48,8 @@ def before_run(run_file: RunFile, documents: bool = True) -> Iterator[Check]:
     for role, endpoint in endpoints(run_file):
         if not _finished(run_file, "qa-build" if role == "teacher" else "locked-test"):
             yield from guarded(role, lambda role=role, endpoint=endpoint: check_endpoint(role, endpoint))  # type: ignore[misc]
+    if not _finished(run_file, "locked-test"):
+        yield from guarded("replies", lambda: check_replies(run_file))
     recipes = [name for name in run_file.baselines.recipes if not _finished(run_file, f"baseline-{name}")]
     if recipes:
         yield from guarded("recipes", lambda: check_recipes(run_file, recipes))

@@ -6,9 +6,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iar.errors import UserError
 from iar.methods.chat import encode_prompt, end_of_turn
 from iar.records import EvalItem, Reply
+from iar.services.engine_prompts import check_room, end_ids
 from iar.services.hardware import ComputeDtype, compute_dtype
 from iar.services.models import load_tokenizer
 
@@ -41,7 +41,7 @@ class Engine:
         self._model = _load_model(checkpoint, dtype)
         self._system_turn = system_turn
         self._batch_size = batch_size
-        self._decoder = Decoder(self._model, _end_ids(self._model, end_of_turn(self._tokenizer)))
+        self._decoder = Decoder(self._model, end_ids(self._model.generation_config, end_of_turn(self._tokenizer)))
 
     def generate(
         self, items: Sequence[EvalItem], on_progress: Callable[[int, int], None] | None = None
@@ -70,12 +70,7 @@ class Engine:
         rows = [Row(item, encode_prompt(self._tokenizer, item.prompt, self._system_turn)) for item in items]
         room = getattr(self._model.config, "max_position_embeddings", None)
         for row in rows:
-            if room and len(row.prompt) + row.item.max_new_tokens > room:
-                raise UserError(
-                    f"{row.item.suite} item {row.item.id}: a prompt of {len(row.prompt)} tokens and a reply of "
-                    f"{row.item.max_new_tokens} exceed the model's {room} positions; shorten the prompt or lower "
-                    f"{row.item.suite}_max_tokens"
-                )
+            check_room(row.item, len(row.prompt), room)
         return deque(sorted(rows, key=lambda row: (-row.item.max_new_tokens, -len(row.prompt))))
 
     def _advance(
@@ -143,11 +138,3 @@ def _load_model(checkpoint: Path, dtype: ComputeDtype) -> "PreTrainedModel":
     if device == "cpu":
         pack_linears(model)
     return model
-
-
-def _end_ids(model: "PreTrainedModel", end_of_turn_id: int) -> frozenset[int]:
-    """Return every token that ends a reply: the template's own, and those of the generation settings."""
-    settings = model.generation_config
-    listed = settings.eos_token_id if settings else None
-    ids = listed if isinstance(listed, list) else [listed]
-    return frozenset([end_of_turn_id, *(number for number in ids if number is not None)])

@@ -10,7 +10,9 @@ from iar.errors import UserError
 from iar.methods.contamination import Evaluation, TrainingText
 from iar.methods.textnorm import words_of
 from iar.records import QAPair
+from iar.services.lm_eval_tasks import task_prompts
 from iar.services.source_rows import HubSplit, SourceRow, is_file, source_rows
+from iar.services.user_suites import SuiteFile, read_suite
 
 HUBS = {
     "ifeval": HubSplit("google/IFEval", "train"),
@@ -31,14 +33,30 @@ def own_evaluation(split: str, pairs: Iterable[QAPair]) -> Evaluation:
 
 
 def general_evaluations(run_file: RunFile) -> list[Evaluation]:
-    """Return ifeval, mmlu, msbench and the files of `qa_build.evals`; a hub that does not answer leaves one unread.
+    """Return ifeval, mmlu, msbench, the further suites and the files of `qa_build.evals`.
 
-    Only prompts are read, so none of the libraries behind the suites is needed. Raises UserError for a place that is
+    A hub that does not answer leaves one unread. Only prompts are read, so none of the libraries behind the three
+    suites is needed. Raises UserError for a place that is
     neither file nor hub id, and for a malformed row.
     """
     places = {suite: getattr(run_file.evaluate, suite) for suite in GENERAL}
     found = [_evaluation(suite, place, f"evaluate.{suite}", HUBS[suite]) for suite, place in places.items()]
+    found += [_evaluation(one.name, one.prompts, place, USER_FILES) for place, one in _own_suites(run_file)]
+    found += [_task_evaluation(name, run_file.evaluate.lm_eval_limit) for name in run_file.evaluate.lm_eval]
     return [*found, *(file_evaluation(Path(place), "qa_build.evals") for place in run_file.qa_build.evals)]
+
+
+def _own_suites(run_file: RunFile) -> Iterator[tuple[str, SuiteFile]]:
+    for place in run_file.evaluate.suites:
+        yield place, read_suite(Path(place))
+
+
+def _task_evaluation(name: str, limit: int | None) -> Evaluation:
+    """Return the prompts of a task of lm-eval, examples before the question left out; one not to be had is unread."""
+    try:
+        return Evaluation(name, tuple(task_prompts(name, limit)))
+    except UserError as error:
+        return Evaluation(name, (), unread=str(error))
 
 
 def file_evaluation(path: Path, key: str) -> Evaluation:

@@ -16,9 +16,9 @@ from iar.methods.digest import digest_json
 from iar.methods.grading import RULES, Grading
 from iar.methods.panel import needs_third
 from iar.records import EvalItem, ItemScore, QAPair, Reply, Vote, read_records, to_json
-from iar.services.judges import JUDGED, ArchivedVote, grading, judge_names, read_votes, settled
+from iar.services.judges import ArchivedVote, grading, judge_names, read_votes, settled
 from iar.services.scoring import ITEMS, JUDGED_ITEMS, REPLIES, SCORES, VOTES
-from iar.services.suites import domain_items, msbench_items
+from iar.services.suites import JUDGED, domain_items, msbench_items
 
 SAMPLE = 200
 
@@ -88,7 +88,7 @@ def _audit_model(
     archive: list[_Archived] = []
     faults: list[str] = []
     for score in read_records(folder / ITEMS, ItemScore):
-        if score.suite not in JUDGED:
+        if score.suite not in JUDGED and score.item_id not in items:
             continue
         place = f"{folder.name} {score.item_id}"
         if score.item_id not in items or score.item_id not in replies:

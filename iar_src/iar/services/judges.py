@@ -12,9 +12,7 @@ from iar.methods.digest import digest_json
 from iar.methods.grading import RULES, Grading, Rule
 from iar.methods.panel import needs_third, settle
 from iar.records import EvalItem, Reply, Vote, to_json
-from iar.services.suites import CROSS
 
-JUDGED = ("domain", "msbench", CROSS)
 PROMPT_HASH = "prompt_hash"
 _GENERIC_WORDS = frozenset(("base", "chat", "instruct", "large", "mini", "model", "small", "the"))
 

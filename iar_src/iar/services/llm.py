@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +12,27 @@ from iar.errors import UserError
 from iar.methods.digest import digest_json
 from iar.services.llm_answers import Answered, Failed, Verdict, read_completion
 from iar.services.llm_calls import PROBE, Calls, Dialect, Patience
-from iar.services.llm_http import ChatRequest, chat_body, open_http, post
+from iar.services.llm_http import ChatRequest, CompletionRequest, Request, call_body, open_http, post
 from iar.services.reply_cache import GroupCommit, ReplyCache, Spent, open_cache
 
-__all__ = ["ChatClient", "ChatReply", "ChatRequest", "Patience", "check"]
+__all__ = ["ChatClient", "ChatReply", "ChatRequest", "CompletionRequest", "Patience", "check"]
 
 _CHECK_TIMEOUT_SECONDS = 30.0  # a preflight answers soon or says that nobody does
 
 
 @dataclass(frozen=True)
 class ChatReply:
-    """The reply's text, or `error` with the reason why there is none. Tokens are the server's count."""
+    """The reply's text, or `error` with the reason why there is none. Tokens are the server's count.
+
+    `truncated`: the limit on its length ended it.
+    """
 
     text: str
     error: str
     prompt_tokens: int
     completion_tokens: int
     seconds: float
+    truncated: bool = False
 
 
 class ChatClient:
@@ -41,7 +45,7 @@ class ChatClient:
         self._dialect = Dialect()
 
     def complete(
-        self, requests: Sequence[ChatRequest], on_progress: Callable[[int, int], None] | None = None
+        self, requests: Sequence[Request], on_progress: Callable[[int, int], None] | None = None
     ) -> list[ChatReply]:
         """Return one reply a request, in order; equal requests are bought once.
 
@@ -52,7 +56,7 @@ class ChatClient:
         keys = [self._key(request) for request in requests]
         replies: dict[str, ChatReply] = {}
         with open_cache(self._cache_folder) as cache:
-            wanted: dict[str, ChatRequest] = {}
+            wanted: dict[str, Request] = {}
             for key, request in zip(keys, requests, strict=True):
                 stored = cache.get(key)
                 if stored:
@@ -70,14 +74,14 @@ class ChatClient:
         with open_cache(self._cache_folder) as cache:
             return cache.spent(self.endpoint.model, self.endpoint.revision)
 
-    def _key(self, request: ChatRequest) -> str:
+    def _key(self, request: Request) -> str:
         # The body holds model, prompt and parameters; the address is left out: replicas serve the same model.
-        body = chat_body(self.endpoint, request)
+        body = call_body(self.endpoint, request)
         return digest_json({"revision": self.endpoint.revision, "body": body, "attempt": request.attempt})
 
     async def _buy(
         self,
-        wanted: dict[str, ChatRequest],
+        wanted: dict[str, Request],
         replies: dict[str, ChatReply],
         cache: ReplyCache,
         report: Callable[[str], None],
@@ -93,17 +97,20 @@ class ChatClient:
         archive = GroupCommit(cache, self.endpoint.model, self.endpoint.revision)
         # Twice as many as may be in flight: some wait for the disk, or before they try again.
         most = 2 * self.endpoint.concurrency * len(self.endpoint.base_urls)
+        # A server is asked whether it lives by a call of the kind that it is there for.
+        first = next(iter(wanted.values()))
+        probe = PROBE if isinstance(first, ChatRequest) else replace(first, max_tokens=1)
         async with open_http(self.endpoint) as http:
-            calls = Calls(http, self._patience, self._dialect, archive)
+            calls = Calls(http, self._patience, self._dialect, archive, probe)
             await _all_or_first_error([work() for _ in range(min(most, len(wanted)))])
 
 
-def check(endpoint: Endpoint) -> None:
+def check(endpoint: Endpoint, request: Request = PROBE) -> None:
     """Make one minimal real call to each server. Raises UserError, one line with the address and the fix."""
 
     async def probe() -> list[Verdict]:
         async with open_http(endpoint, most_seconds=_CHECK_TIMEOUT_SECONDS) as http:
-            body = chat_body(endpoint, PROBE)
+            body = call_body(endpoint, request)
             exchanges = await asyncio.gather(*(post(http, base_url, body) for base_url in endpoint.base_urls))
         return [exchange.verdict for exchange in exchanges]
 
@@ -117,7 +124,7 @@ def check(endpoint: Endpoint) -> None:
 
 def _reply(verdict: Verdict, seconds: float) -> ChatReply:
     if isinstance(verdict, Answered):
-        return ChatReply(verdict.text, "", verdict.prompt_tokens, verdict.completion_tokens, seconds)
+        return ChatReply(verdict.text, "", verdict.prompt_tokens, verdict.completion_tokens, seconds, verdict.truncated)
     reason = verdict.reason if isinstance(verdict, Failed) else "too many requests"
     return ChatReply("", reason, 0, 0, seconds)
 

@@ -25,11 +25,12 @@ _NO_SCHEMA = re.compile(r"response_?format|json_?schema|structured|guided", re.I
 
 @dataclass(frozen=True)
 class Answered:
-    """A usable reply: its text and what it cost."""
+    """A usable reply: its text, what it cost, and whether the limit on its length ended it."""
 
     text: str
     prompt_tokens: int
     completion_tokens: int
+    truncated: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,17 +113,21 @@ def judge_response(
 
 
 def read_completion(body: str) -> Verdict:
-    """Return the reply in the body of a chat completion, or why there is none."""
+    """Return the reply in the body of a chat or a plain completion, or why there is none.
+
+    A chat that says nothing has failed; what a plain prompt is completed by may well be nothing.
+    """
     try:
         choice = json.loads(body)["choices"][0]
-        text = _text_of(choice["message"]["content"])
+        is_chat = "message" in choice
+        text = _text_of(choice["message"]["content"] if is_chat else choice["text"])
         reason = one_line(str(choice.get("finish_reason")), 40)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return Failed(f"not a chat completion: {one_line(body, 80)}", retry=True)
-    if not text.strip():
+    if is_chat and not text.strip():
         return Failed(f"empty reply (finish_reason {reason}); a larger max_tokens may help", retry=False)
     readable = text.encode("utf-8", "replace").decode()  # JSON may smuggle in half a surrogate pair
-    return Answered(readable, *read_usage(body))
+    return Answered(readable, *read_usage(body), truncated=reason == "length")
 
 
 def _text_of(content: object) -> str:

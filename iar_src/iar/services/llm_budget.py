@@ -23,7 +23,7 @@ def money(endpoint: Endpoint, spent: Spent) -> float:
 
 def dearest(endpoint: Endpoint, body: dict[str, Any]) -> Spent:
     """Return the most that a call can cost: no tokenizer makes more than one token of a byte."""
-    return Spent(1, len(canonical_json(body).encode()) + _TEMPLATE_TOKENS, endpoint.max_tokens)
+    return Spent(1, len(canonical_json(body).encode()) + _TEMPLATE_TOKENS, int(body["max_tokens"]))
 
 
 def uncounted(endpoint: Endpoint, body: dict[str, Any], raw: str) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from iar.errors import TemporaryError
 from iar.methods.digest import canonical_json
 from iar.services.llm_answers import Answered, Failed, Refused, SchemaRefused, Verdict, read_usage
 from iar.services.llm_budget import Budget, uncounted
-from iar.services.llm_http import ChatRequest, Exchange, Http, chat_body, post
+from iar.services.llm_http import ChatRequest, Exchange, Http, Request, call_body, post
 from iar.services.reply_cache import Call, GroupCommit
 from iar.services.throttle import Pool, Throttle
 
@@ -41,8 +41,11 @@ class Dialect:
 class Calls:
     """Calls that share connections, throttles, archive and budget."""
 
-    def __init__(self, http: Http, patience: Patience, dialect: Dialect, archive: GroupCommit) -> None:
+    def __init__(
+        self, http: Http, patience: Patience, dialect: Dialect, archive: GroupCommit, probe: Request = PROBE
+    ) -> None:
         self._http = http
+        self._probe = probe
         self._endpoint = http.endpoint
         self._patience = patience
         self._dialect = dialect
@@ -50,7 +53,7 @@ class Calls:
         self._budget = Budget(http.endpoint, archive)
         self._pool = Pool(http.endpoint.base_urls, http.endpoint.concurrency)
 
-    async def until_settled(self, digest: str, request: ChatRequest) -> Exchange:
+    async def until_settled(self, digest: str, request: Request) -> Exchange:
         """Try until there is a reply or a settled failure; waiting on 429 is no attempt."""
         attempts = refusals = 0
         while True:
@@ -68,11 +71,11 @@ class Calls:
             elif await self._is_alive(server, exchange.began, verdict.reason, attempts + 1):
                 return exchange
 
-    async def _once(self, digest: str, request: ChatRequest, refusals: int) -> tuple[Throttle, Exchange]:
+    async def _once(self, digest: str, request: Request, refusals: int) -> tuple[Throttle, Exchange]:
         """Make one call. Return the server that got it and what came of it."""
-        async with self._budget.reserve(chat_body(self._endpoint, request)), AsyncExitStack() as place:
+        async with self._budget.reserve(call_body(self._endpoint, request)), AsyncExitStack() as place:
             server = await place.enter_async_context(self._pool.slot())
-            body = chat_body(self._endpoint, request, self._dialect.schemas)
+            body = call_body(self._endpoint, request, self._dialect.schemas)
             call = asyncio.create_task(self._call(server, digest, body, refusals, place))
             try:
                 return server, await asyncio.shield(call)
@@ -164,7 +167,7 @@ class Calls:
         return False
 
     async def _answers(self, base_url: str) -> bool:
-        body = chat_body(self._endpoint, PROBE)
+        body = call_body(self._endpoint, self._probe)
         exchange = await post(self._http, base_url, body)
         await self._keep("", base_url, body, exchange)
         return not _may_help(exchange.verdict)

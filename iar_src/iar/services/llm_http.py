@@ -8,7 +8,7 @@ import os
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -39,6 +39,20 @@ class ChatRequest:
     user: str
     json_schema: dict[str, Any] | None = None
     attempt: int = 0
+
+
+@dataclass(frozen=True)
+class CompletionRequest:
+    """One prompt as token ids, no template of the server's applied, and what ends the text that goes on from it."""
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    stop_ids: tuple[int, ...]
+    seed: int
+    attempt: int = 0
+
+
+Request = ChatRequest | CompletionRequest
 
 
 @dataclass(frozen=True)
@@ -83,8 +97,8 @@ def read_key(endpoint: Endpoint) -> SecretStr:
     return SecretStr(key)
 
 
-def chat_url(endpoint: Endpoint, base_url: str) -> str:
-    """Return the address of the chat call. Raises UserError for a base URL that carries a secret or a query."""
+def call_url(endpoint: Endpoint, base_url: str, body: Mapping[str, Any]) -> str:
+    """Return the address that a body is sent to. Raises UserError for a base URL that carries a secret or a query."""
     parts = re.match(
         r"^(https?)://(?P<host>[^/?#:@\s]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>\d{1,5}))?(/[^?#\s]*)?$", base_url
     )
@@ -93,7 +107,7 @@ def chat_url(endpoint: Endpoint, base_url: str) -> str:
             f"LLM server '{endpoint.name}': base_url must be http(s)://host[:port]/path without user, password"
             " or query: put the key into the environment variable that api_key_env names"
         )
-    return base_url.rstrip("/") + "/chat/completions"
+    return base_url.rstrip("/") + ("/completions" if "prompt" in body else "/chat/completions")
 
 
 def hide(text: str, key: SecretStr) -> str:
@@ -116,6 +130,22 @@ def chat_body(endpoint: Endpoint, request: ChatRequest, with_schema: bool = True
         schema = {"name": "reply", "schema": request.json_schema, "strict": True}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     return body
+
+
+def call_body(endpoint: Endpoint, request: Request, with_schema: bool = True) -> dict[str, Any]:
+    """Return the JSON of a call of either kind, all sampling parameters explicit."""
+    if isinstance(request, ChatRequest):
+        return chat_body(endpoint, request, with_schema)
+    return {
+        "model": endpoint.model,
+        "prompt": list(request.prompt_ids),
+        "temperature": endpoint.temperature,
+        "top_p": endpoint.top_p,
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+        # Of vLLM and SGLang; other servers leave it aside and stop at the model's own end tokens.
+        "stop_token_ids": list(request.stop_ids),
+    }
 
 
 @asynccontextmanager
@@ -149,7 +179,7 @@ def _proxy(url: str) -> str | None:
 
 async def post(http: Http, base_url: str, body: dict[str, Any]) -> Exchange:
     """Make one call; the key is taken out of what the server sent."""
-    url = chat_url(http.endpoint, base_url)
+    url = call_url(http.endpoint, base_url, body)
     started = time.monotonic()
     try:
         async with http.session.post(url, json=body, proxy=_proxy(url), allow_redirects=False) as response:

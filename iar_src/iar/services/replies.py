@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from iar.records import EvalItem, Reply, from_json, read_records, to_json, write_records
 
 if TYPE_CHECKING:
-    from iar.services.engine import Engine
+    from iar.services.engines import ReplyEngine
 
 
 def complete_replies(
     path: Path,
     items: Sequence[EvalItem],
-    load_engine: "Callable[[], Engine]",
+    load_engine: "Callable[[], ReplyEngine]",
     known: Iterable[Reply] = (),
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Reply]:
@@ -37,7 +37,7 @@ def complete_replies(
 def _generate(
     path: Path,
     missing: Sequence[EvalItem],
-    engine: "Engine",
+    engine: "ReplyEngine",
     replies: dict[str, Reply],
     on_progress: Callable[[int, int], None] | None,
 ) -> None:

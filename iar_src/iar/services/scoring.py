@@ -13,6 +13,7 @@ from iar.errors import PermanentError, TemporaryError
 from iar.methods.bootstrap import mean_interval, mean_of_means_interval
 from iar.methods.ifeval import check_reply
 from iar.methods.mmlu import find_letter
+from iar.methods.suite_grading import UNPARSED
 from iar.records import (
     EvalItem,
     ItemScore,
@@ -25,41 +26,36 @@ from iar.records import (
     write_json,
     write_records,
 )
-from iar.services.baselines import baseline_folders
-from iar.services.checkpoints import recorded_digest
-from iar.services.engine import Engine
+from iar.services.engines import OpenEngine
 from iar.services.evaluations import GENERAL
-from iar.services.judges import JUDGED, ArchivedVote, Judge, Judged, read_votes, vote, write_votes
+from iar.services.further_suites import grade_further
+from iar.services.judges import ArchivedVote, Judge, Judged, read_votes, vote, write_votes
 from iar.services.replies import complete_replies
-from iar.services.suites import CROSS, SUITES
+from iar.services.score_breakdown import breakdown
+from iar.services.subjects import Subject
+from iar.services.suites import CROSS, SUITES, is_judged
 
 REPLIES, VOTES, ITEMS, SCORES = "replies.jsonl", "votes.parquet", "items.jsonl", "scores.json"
-JUDGED_ITEMS = "judged-items.jsonl"
-UNPARSED, LOOSE_ONLY = "unparsed", "loose only"
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model under evaluation: its id in every table, its checkpoint folder and the digest of its weights."""
-
-    model: str
-    checkpoint: Path
-    digest: str
+JUDGED_ITEMS, BREAKDOWN = "judged-items.jsonl", "breakdown.json"
+LOOSE_ONLY = "loose only"
+OWN_SUITES = ("domain", CROSS)
+"""Asked of each split anew; all others are the same on validation and test."""
 
 
 @dataclass(frozen=True)
 class Examination:
-    """What every model of a stage is asked, and how it is judged: items by suite, the split they are from."""
+    """What every model of a stage is asked, by which engine, and how it is judged: items by suite, their split."""
 
     run_file: RunFile
     split: str
     suites: Mapping[str, Sequence[EvalItem]]
     judges: Sequence[Judge]
+    open_engine: OpenEngine
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The suites in the order of the scores; the questions over two documents only where there are any."""
-        return (*SUITES, CROSS) if CROSS in self.suites else SUITES
+        """The suites in the order of the scores: those that count, then those that are shown beside them."""
+        return (*SUITES, *(name for name in self.suites if name not in SUITES))
 
     @property
     def items(self) -> list[EvalItem]:
@@ -69,7 +65,7 @@ class Examination:
     @property
     def judged_items(self) -> list[EvalItem]:
         """The items whose replies judges vote on, in the order of the suites."""
-        return [item for name in JUDGED if name in self.suites for item in self.suites[name]]
+        return [item for item in self.items if is_judged(item)]
 
 
 @dataclass(frozen=True)
@@ -78,22 +74,6 @@ class Earlier:
 
     replies: tuple[Reply, ...] = ()
     votes: tuple[ArchivedVote, ...] = ()
-
-
-def reference_subjects(inputs: Mapping[str, Path]) -> list[Subject]:
-    """Return theta_0, vanilla and theta_IA from the inputs base, vanilla and tuned."""
-    folders = {
-        "theta_0": inputs["base"],
-        "vanilla": inputs["vanilla"] / "checkpoint",
-        "theta_IA": inputs["tuned"] / "checkpoint",
-    }
-    return [Subject(model, folder, recorded_digest(folder)) for model, folder in folders.items()]
-
-
-def baseline_subjects(inputs: Mapping[str, Path]) -> list[Subject]:
-    """Return the baselines among the inputs, each by the name of its recipe."""
-    found = [(baseline.recipe, folder / "checkpoint") for baseline, folder in baseline_folders(inputs)]
-    return [Subject(recipe, checkpoint, recorded_digest(checkpoint)) for recipe, checkpoint in found]
 
 
 def score_all(
@@ -140,17 +120,16 @@ def score_model(
         return read_scores(folder, subject)
     folder.mkdir(parents=True, exist_ok=True)
     earlier = earlier or Earlier()
-    settings = examination.run_file.evaluate
-
-    def load_engine() -> Engine:
-        return Engine(subject.checkpoint, examination.run_file.model.system_turn, settings.batch_size)
-
-    replies = complete_replies(folder / REPLIES, examination.items, load_engine, earlier.replies, on_progress)
+    replies = complete_replies(
+        folder / REPLIES, examination.items, lambda: examination.open_engine(subject), earlier.replies, on_progress
+    )
     verdicts = vote(subject.model, examination.judged_items, replies, examination.judges, earlier.votes)
     write_votes(folder / VOTES, verdicts.votes)
 
     items = [item_score(subject.model, item, replies[item.id], verdicts.settled) for item in examination.items]
     write_records(folder / ITEMS, items)
+    settings, seed = examination.run_file.evaluate, examination.run_file.run.seed
+    write_json(folder / BREAKDOWN, breakdown(examination.items, items, settings.resamples, seed))
     known = {reply.item_id for reply in earlier.replies}
     scores = _model_scores(subject, examination, items, replies, verdicts.settled, known)
     write_json(folder / SCORES, to_json(scores))
@@ -159,8 +138,10 @@ def score_model(
 
 def item_score(model: str, item: EvalItem, reply: Reply, settled: Mapping[str, Judged]) -> ItemScore:
     """Return the score of one reply: by the panel for judged suites, checked directly for the others."""
-    if item.suite in JUDGED:
+    if is_judged(item):
         return ItemScore(model, item.suite, item.id, settled[item.id].score, settled[item.id].note)
+    if item.suite not in SUITES:
+        return ItemScore(model, item.suite, item.id, *grade_further(item, reply))
     if item.suite == "mmlu":
         letter = find_letter(reply.text, item.reference["choices"])
         score = float(letter == item.reference["answer"])
@@ -168,7 +149,8 @@ def item_score(model: str, item: EvalItem, reply: Reply, settled: Mapping[str, J
     reference = item.reference
     followed = check_reply(item.prompt, reference["instruction_ids"], reference["kwargs"], reply.text)
     note = LOOSE_ONLY if followed.loose and not followed.strict else ""
-    return ItemScore(model, item.suite, item.id, float(followed.strict), note)
+    each = tuple(zip(followed.each_strict, followed.each_loose, strict=True))
+    return ItemScore(model, item.suite, item.id, float(followed.strict), note, each)
 
 
 def _model_scores(
@@ -221,13 +203,16 @@ def _details(
         "truncated_share": share(replies[item.item_id].truncated for item in scores),
         "reused_share": share(item.item_id in known for item in scores),
     }
-    if suite in JUDGED:
+    if scores[0].item_id in settled:
         details["third_judge_rate"] = share(settled[item.item_id].third for item in scores)
         details["flagged_share"] = share(item.note != "" for item in scores)
-    elif suite == "mmlu":
-        details["unparsed_share"] = share(item.note == UNPARSED for item in scores)
-    else:
+    elif suite == "ifeval":
         details["loose_share"] = share(item.score == 1 or item.note == LOOSE_ONLY for item in scores)
+        each = [one for item in scores for one in item.instructions]
+        details["instruction_strict_share"] = sum(strict for strict, _ in each) / len(each)
+        details["instruction_loose_share"] = sum(loose for _, loose in each) / len(each)
+    else:
+        details["unparsed_share"] = share(item.note == UNPARSED for item in scores)
     # In the order they are stored, so that scores read back write the same bytes.
     return dict(sorted(details.items()))
 
@@ -244,7 +229,7 @@ def read_scores(folder: Path, subject: Subject) -> ModelScores:
 
 
 def general_results(subject: Subject, folders: Iterable[Path]) -> Earlier:
-    """Return replies and votes of the general suites from the first folder with finished scores of the same weights."""
+    """Return replies and votes of all but our own questions from the first folder with scores of the same weights."""
     for folder in folders:
         finished = folder / subject.model / SCORES
         if not finished.is_file():
@@ -253,8 +238,8 @@ def general_results(subject: Subject, folders: Iterable[Path]) -> Earlier:
         if scores.checkpoint_digest != subject.digest or scores.duplicate_of:
             continue
         items = read_records(finished.parent / ITEMS, ItemScore)
-        general = {item.item_id for item in items if item.suite in GENERAL}
+        general = {item.item_id for item in items if item.suite not in OWN_SUITES}
         replies = [reply for reply in read_records(finished.parent / REPLIES, Reply) if reply.item_id in general]
-        votes = [one for one in read_votes(finished.parent / VOTES) if one.vote.suite in GENERAL]
+        votes = [one for one in read_votes(finished.parent / VOTES) if one.vote.suite not in OWN_SUITES]
         return Earlier(tuple(replies), tuple(votes))
     return Earlier()

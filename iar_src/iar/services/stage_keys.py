@@ -42,7 +42,7 @@ class StageSpec:
 
 
 JUDGING = ("evaluate", "model.source", "model.system_turn", "run.seed")
-PROBES = ("evaluate.ifeval", "evaluate.mmlu", "evaluate.msbench")
+PROBES = ("evaluate.ifeval", "evaluate.mmlu", "evaluate.msbench", "evaluate.suites", "evaluate.lm_eval")
 EVALUATED = (*PROBES, "qa_build.evals")
 
 QUESTIONS = ("align", "model.system_turn", "run.seed")
@@ -62,7 +62,7 @@ RECIPES: dict[str, StageSpec] = {
     ),
     "budget-match": StageSpec(QUESTIONS, needs=("data", "base", "inject", "tuned")),
     "replay": StageSpec(
-        (*QUESTIONS, *EVALUATED, "baselines.replay_data", "baselines.replay_share"),
+        (*QUESTIONS, *EVALUATED, "evaluate.lm_eval_limit", "baselines.replay_data", "baselines.replay_share"),
         needs=("data", "base"),
         files=(*EVALUATED, "baselines.replay_data"),
     ),
@@ -77,7 +77,9 @@ RECIPES: dict[str, StageSpec] = {
 STAGES: dict[str, StageSpec] = {
     "base_model": StageSpec(("model.source", "model.revision", "model.digest"), files=("model.source",)),
     "qa_build": StageSpec(
-        ("documents", "qa_build", *PROBES, "run.seed"), may=("base",), files=("documents.path", *EVALUATED)
+        ("documents", "qa_build", *PROBES, "evaluate.lm_eval_limit", "run.seed"),
+        may=("base",),
+        files=("documents.path", *EVALUATED),
     ),
     "inject": StageSpec(("inject", "model.system_turn", "run.seed"), needs=("data", "base")),
     "align": StageSpec(("align", "model.system_turn", "run.seed"), needs=("data", "base"), may=("start",)),
@@ -145,7 +147,7 @@ def key_parts(
     parts: dict[str, Any] = {
         "stage": stage,
         "settings": {place: look_up(data, place) for place in spec.settings},
-        "files": {place: _digest_value(operator.attrgetter(place)(run_file)) for place in spec.files},
+        "files": {place: _digest_value(_named(place, operator.attrgetter(place)(run_file))) for place in spec.files},
         "inputs": dict(inputs),
         "code": code_digest(stage),
     }
@@ -170,6 +172,15 @@ def check_roles(stage: str, roles: Iterable[str], recipe: str = "") -> None:
 def look_up(data: dict[str, Any], place: str) -> Any:
     """Return the value at a dotted place of a run file's data."""
     return functools.reduce(lambda value, name: value[name], place.split("."), data)
+
+
+def _named(place: str, value: str | Sequence[str]) -> str | Sequence[str]:
+    """Return the files that a key names, those that its files name in turn included."""
+    if place != "evaluate.suites":
+        return value
+    from iar.services.user_suites import suite_files
+
+    return suite_files(list(value))
 
 
 def _digest_value(value: str | Sequence[str]) -> str | list[str]:

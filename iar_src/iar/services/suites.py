@@ -8,26 +8,42 @@ from iar.config import RunFile
 from iar.errors import UserError
 from iar.methods.ifeval import known_instructions
 from iar.methods.mmlu import LETTERS, mmlu_prompt
+from iar.methods.suite_grading import JUDGE
 from iar.records import EvalItem, QAPair
 from iar.services.evaluations import GENERAL, HUBS
+from iar.services.further_suites import further_items
 from iar.services.source_rows import SourceRow, source_rows
 
 SUITES = ("domain", *GENERAL)
 # Questions over two documents: a slice of the test of its own, in no other score, and only where a teacher wrote any.
 CROSS = "cross_document"
+JUDGED = ("domain", "msbench", CROSS)
+# Names that results.json has beside the suites.
+RESERVED = ("domain", CROSS, "general", "id", "split")
 
 
 def load_suites(run_file: RunFile) -> dict[str, list[EvalItem]]:
-    """Return the items of ifeval, mmlu and msbench, in the order of their files.
+    """Return the items of ifeval, mmlu and msbench in the order of their files, then those of the further suites.
 
     Raises UserError naming file, line and fix where a suite is missing or malformed.
     """
     settings = run_file.evaluate
-    return {
+    suites = {
         "ifeval": _load(settings.ifeval, "ifeval", _ifeval_item, settings.ifeval_max_tokens),
         "mmlu": _load(settings.mmlu, "mmlu", _mmlu_item, settings.mmlu_max_tokens),
         "msbench": msbench_items(run_file),
     }
+    for place, items in further_items(run_file):
+        name = items[0].suite
+        if name in (*suites, *RESERVED):
+            raise UserError(f"evaluate: {place} is named {name!r}, as another suite is; give it another name")
+        suites[name] = items
+    return suites
+
+
+def is_judged(item: EvalItem) -> bool:
+    """Tell whether the panel votes on the replies to an item."""
+    return item.suite in JUDGED or item.reference.get("verifier") == JUDGE
 
 
 def msbench_items(run_file: RunFile) -> list[EvalItem]:
@@ -43,7 +59,8 @@ def domain_items(pairs: Sequence[QAPair], run_file: RunFile, suite: str = "domai
 
 
 def _domain_reference(pair: QAPair) -> dict[str, Any]:
-    return {"reference": pair.key or pair.answer, "aliases": list(pair.aliases)}
+    asked = {"question_type": pair.question_type, "document": pair.document_id}
+    return {"reference": pair.key or pair.answer, "aliases": list(pair.aliases)} | asked
 
 
 def _load(place: str, suite: str, to_item: Callable[[SourceRow, int], EvalItem], max_new_tokens: int) -> list[EvalItem]:

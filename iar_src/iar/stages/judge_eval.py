@@ -6,9 +6,11 @@ from pathlib import Path
 from iar.config import RunFile
 from iar.records import Candidate, ModelScores, Outcome, QAPair, read_records, to_json, write_json
 from iar.services.candidates import weights_present
+from iar.services.engines import engine_opener
 from iar.services.judges import open_judges
 from iar.services.scores_outcome import scores_outcome
-from iar.services.scoring import SCORES, Examination, Subject, baseline_subjects, reference_subjects, score_all
+from iar.services.scoring import SCORES, Examination, score_all
+from iar.services.subjects import Subject, baseline_subjects, reference_subjects
 from iar.services.suites import domain_items, load_suites
 from iar.services.workspace import Context
 
@@ -23,7 +25,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     pairs = list(read_records(inputs["data"] / f"{SPLIT}.jsonl", QAPair))
     suites = {"domain": domain_items(pairs, run_file), **load_suites(run_file)}
     judges = open_judges(run_file, context.state / "llm-cache")
-    examination = Examination(run_file, SPLIT, suites, judges)
+    open_engine = engine_opener(run_file, context.state / "llm-cache")
+    examination = Examination(run_file, SPLIT, suites, judges, open_engine)
 
     if "candidates" not in inputs:
         others = baseline_subjects(inputs) or reference_subjects(inputs)

@@ -23,18 +23,12 @@ from iar.records import (
     write_records,
 )
 from iar.services.candidates import weights_present
+from iar.services.engines import engine_opener
 from iar.services.evaluations import GENERAL
 from iar.services.judges import open_judges
 from iar.services.scores_outcome import scores_outcome
-from iar.services.scoring import (
-    ITEMS,
-    Examination,
-    Subject,
-    baseline_subjects,
-    general_results,
-    reference_subjects,
-    score_all,
-)
+from iar.services.scoring import ITEMS, Examination, general_results, score_all
+from iar.services.subjects import Subject, baseline_subjects, reference_subjects
 from iar.services.suites import CROSS, domain_items, load_suites
 from iar.services.test_lock import open_locked_test
 from iar.services.workspace import Context
@@ -75,7 +69,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     if cross:
         write_records(out / CROSS_QUESTIONS, cross)
         suites |= {CROSS: domain_items(cross, run_file, CROSS)}
-    examination = Examination(run_file, SPLIT, suites, judges)
+    open_engine = engine_opener(run_file, context.state / "llm-cache")
+    examination = Examination(run_file, SPLIT, suites, judges, open_engine)
 
     validated = [folder for role, folder in inputs.items() if role in VALIDATED or role.startswith("scores_")]
     earlier = {subject.model: general_results(subject, validated) for subject in subjects}
