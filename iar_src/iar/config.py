@@ -552,6 +552,11 @@ class EvaluateSection(Section):
     batch_size: Positive = Field(64, description="Replies generated at once.")
     resamples: Positive = Field(2000, description="Bootstrap resamples behind every interval.")
     allow_same_family: bool = Field(False, description="Allow an LLM judge of the candidate's own family.")
+    max_attack_success: Share = Field(
+        0.02,
+        description="Share of attacks, replies that hold no answer, that a judge may score above 0; beyond it the "
+        "judge is refused. 2 %: well below the differences that a run is to show.",
+    )
 
     @field_validator("judges")
     @classmethod

@@ -218,6 +218,57 @@ class Vote:
 
 
 @dataclass(frozen=True)
+class LabelledAnswer:
+    """An answer that a person graded: `label` is 0, 0.5 or 1, `kind` what makes it hard."""
+
+    question: str
+    reference: str
+    aliases: tuple[str, ...]
+    answer: str
+    label: float
+    kind: str
+
+
+@dataclass(frozen=True)
+class AttackResult:
+    """One kind of attack on a verifier: of `asked` replies, none right, `fooled` scored above 0 and `full` of these 1.
+
+    `failed` votes, which have no score, are neither.
+    """
+
+    kind: str
+    asked: int
+    failed: int
+    fooled: int
+    full: int
+
+
+@dataclass(frozen=True)
+class CalibrationResult:
+    """One kind of labelled answers: `exact` got their label; of `right` ones (label 1) and `credited` ones (score 1),
+    `both` are both."""
+
+    kind: str
+    answers: int
+    failed: int
+    exact: int
+    right: int
+    credited: int
+    both: int
+
+
+@dataclass(frozen=True)
+class VerifierAudit:
+    """What a rule or judge, at a version, made of attacks and of labelled answers; `suite` is the digest of both."""
+
+    verifier: str
+    version: str
+    suite: str
+    attacks: tuple[AttackResult, ...]
+    calibration: tuple[CalibrationResult, ...]
+
+
+@dataclass(frozen=True)
 class ItemScore:
     """The settled score of one reply, in [0, 1]; None is unscored. `note` flags how it was settled.
 

@@ -54,7 +54,9 @@ def test_references_are_evaluated_on_validation_and_reported(inputs: dict[str, P
         assert files == {"replies.jsonl", "votes.parquet", "items.jsonl", "scores.json", "breakdown.json"}
     assert set(outcome.metrics) >= {"theta_0/domain", "vanilla/general", "theta_IA/mmlu"}
     assert "| vanilla |" in outcome.markdown
-    assert outcome.lineage[0].inputs == (("evaluated", scores[0].checkpoint_digest),)
+    verifiers = [("judged-by", entry.digest) for entry in outcome.lineage if entry.kind == "verifier"]
+    entry = next(entry for entry in outcome.lineage if entry.kind == "scores")
+    assert len(verifiers) == 3 and entry.inputs == (("evaluated", scores[0].checkpoint_digest), *verifiers)
 
 
 def test_its_votes_can_be_audited_where_the_suites_are_not(

@@ -20,9 +20,12 @@ FUNCTION_WORDS = ARTICLES | _set(
     "which while who whom whose why will with would you your"
 )
 TITLES = _set("captain doctor dr lady lord master miss mr mrs ms professor saint sir st")
-NEGATIONS = _set("no not never neither nor without cannot nicht kein keine pas jamais")
-ALTERNATIVES = frozenset({"or", "oder", "或", "或者"})
-CONJUNCTIONS = frozenset({"and", "und", "et", "和", "与"})
+NEGATIONS = _set(
+    "no not never neither nor without except cannot nicht kein keine keiner nie niemals pas jamais non nunca jamás "
+    "não не ни нет никогда"
+)
+ALTERNATIVES = _set("or oder ou oppure или 或")
+CONJUNCTIONS = _set("and und et y и 和 与")
 
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
@@ -72,7 +75,8 @@ _REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
     (re.compile(r"°\s?c\b|\bdegrees? (?:celsius|centigrade)\b", re.I), " celsius "),
     (re.compile(r"°\s?f\b|\bdegrees? fahrenheit\b", re.I), " fahrenheit "),
     (re.compile(r"(?<=\d)(?:st|nd|rd|th)\b", re.I), ""),
-    (re.compile("不是|不在|没有|并非|而非"), " not "),
+    (re.compile("不是|不在|没有|并非|而非|ではありません|ではない|じゃない"), " not "),
+    (re.compile(r"(?<=\s)o(?=\s)|または"), " or "),  # Spanish and Italian "o": a capital may be an initial
     (re.compile(r"(?<=\d)\s?(" + "|".join(_CJK_UNITS) + ")"), lambda match: f" {_CJK_UNITS[match[1]]} "),
     (re.compile(r"(?<=\w)\s?/\s?(?=\w)"), " or "),
 ]
@@ -106,13 +110,15 @@ def tokenise(text: str) -> Tokens:
     tokens: list[Token] = []
     clause = 0
     previous = ""
-    for piece in _PIECE.findall(_clean(text)):
+    pieces = _PIECE.findall(_clean(text))
+    for piece, after in zip(pieces, [*pieces[1:], ""], strict=False):
         folded = piece.casefold()
+        initial = piece == "A" and after == "."
         if not piece[0].isalnum():
             clause += piece in _CLAUSE_ENDS and bool(tokens)
         elif previous in _TENS and _NUMBER_WORDS.get(folded, 0) in range(1, 10):
             tokens[-1] = replace(tokens[-1], text=str(_TENS[previous] + _NUMBER_WORDS[folded]))
-        elif folded not in ARTICLES:
+        elif initial or folded not in ARTICLES:
             tokens.append(Token(_canonical(folded), piece[0].isupper(), clause, previous in ARTICLES))
         previous = previous if piece == "-" else folded
     return tuple(tokens)

@@ -1,5 +1,6 @@
 """What makes a matching reply wrong all the same: negation, hedging, another number, another name, noise."""
 
+from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise, takewhile
@@ -51,9 +52,12 @@ def without_echo(reply: Tokens, question: Tokens) -> Tokens:
 
 
 def is_echo(reply: Tokens, question: Tokens) -> bool:
-    """True where four or more tokens repeat a run of the question and add nothing to it."""
-    texts = words(reply)
-    return len(texts) >= 4 and any(run == texts for run in _runs(words(question), len(texts)))
+    """True where four or more tokens repeat a run of the question, or most of its words in another order."""
+    texts, asked = words(reply), words(question)
+    if len(texts) < 4:
+        return False
+    shuffled = 4 * len(texts) >= 3 * len(asked) and Counter(texts) <= Counter(asked)
+    return shuffled or any(run == texts for run in _runs(asked, len(texts)))
 
 
 def is_negated(reply: Tokens, start: int, end: int, question: Tokens, reference: Tokens) -> bool:

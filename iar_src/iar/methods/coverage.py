@@ -13,9 +13,14 @@ LONGEST_POINTS_REPLY = 150
 
 def coverage_grade(points: Sequence[str], question: Tokens, reply: Tokens, covers: Covers) -> float:
     """Return 1 from 60 % of the points covered, 0.5 from 30 %; verbosity beyond the limit counts against it."""
-    covered = sum(_covers_point(point, question, reply, covers) for point in points)
+    covered = covered_points(points, question, reply, covers)
     coverage = covered / len(points) * min(1.0, LONGEST_POINTS_REPLY / len(reply))
     return 1.0 if coverage >= 0.6 else 0.5 if coverage >= 0.3 else 0.0
+
+
+def covered_points(points: Sequence[str], question: Tokens, reply: Tokens, covers: Covers) -> int:
+    """Return how many of the points the reply covers."""
+    return sum(_covers_point(point, question, reply, covers) for point in points)
 
 
 def _covers_point(point: str, question: Tokens, reply: Tokens, covers: Covers) -> bool:
@@ -48,11 +53,15 @@ def covers_half(content: Tokens, reply: Tokens) -> bool:
 
 
 def covers_ngrams(content: Tokens, reply: Tokens) -> bool:
-    """True where a window of the reply shares half of its character 3-grams with the content words."""
+    """True where a window of the reply shares half of its character 3-grams with the content words.
+
+    Words change at their end: one that begins otherwise ("right" beside "light") shares by chance.
+    """
     wanted = ngrams(content)
+    begins = {token.text[:2] for token in content}
     for size in range(len(content), len(content) + 2):
         for start in range(max(1, len(reply) - size + 1)):
-            said = ngrams(reply[start : start + size])
+            said = ngrams([token for token in reply[start : start + size] if token.text[:2] in begins])
             if f_score((said & wanted).total(), said.total(), wanted.total()) >= 0.5:
                 return True
     return False

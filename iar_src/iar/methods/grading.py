@@ -91,7 +91,7 @@ def _rule(name: str, by_case: Callable[[_Case], float], covers: Callable[[Tokens
         cases = [_Case(question, reply, reference, references) for reference in references]
         return max((by_case(case) for case in cases if not _numbers_conflict(case)), default=0.0)
 
-    return Rule(name, "1", grade)
+    return Rule(name, "2", grade)
 
 
 def _numbers_conflict(case: _Case) -> bool:
@@ -127,7 +127,16 @@ def _exact_part(case: _Case) -> float:
     if len(key) < len(case.reference) and _has_clean_run(case, key):
         return 1.0
     part = _clear_part(key)
-    return 0.5 if part and _has_clean_run(case, part) else 0.0
+    spans = [(start, start + len(part)) for start in _occurrences(case.reply, part)] if part else []
+    named = any(not _is_common_word(case, start, end) for start, end in spans)
+    return 0.5 if named and _has_clean_run(case, part) else 0.0
+
+
+def _is_common_word(case: _Case, start: int, end: int) -> bool:
+    """True where lower-case words stand for a name in a reply that has capitals: a "head" is no Gannet Head."""
+    is_name = all(token.capital for token in case.reference)
+    has_capitals = any(token.capital for token in case.reply)
+    return is_name and has_capitals and not any(token.capital for token in case.reply[start:end])
 
 
 def _clear_part(key: Tokens) -> Tokens:
@@ -219,7 +228,9 @@ def _window_grade(case: _Case, similarity: Callable[[Tokens], float], full: floa
     best, _, start, end = max(scored, key=lambda entry: entry[:2])
     if best < half or case.refuses(start, end) or _other_name(case, start, end):
         return 0.0
-    return 1.0 if best >= full else 0.5
+    if best >= full:
+        return 1.0
+    return 0.0 if _is_common_word(case, start, end) else 0.5
 
 
 def _other_name(case: _Case, start: int, end: int) -> bool:

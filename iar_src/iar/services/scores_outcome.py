@@ -4,18 +4,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from iar.methods.digest import digest_json
-from iar.records import Lineage, ModelScores, Outcome, SuiteScore, to_json, write_records
+from iar.methods.verification import attack_success
+from iar.records import Lineage, ModelScores, Outcome, SuiteScore, VerifierAudit, to_json, write_records
 from iar.services.suites import SUITES
+from iar.services.verifiers import audit_entry
 
 
-def scores_outcome(out: Path, all_scores: Sequence[ModelScores]) -> Outcome:
-    """Write `scores.jsonl` under `out` and return the report on all models."""
+def scores_outcome(out: Path, all_scores: Sequence[ModelScores], audits: Sequence[VerifierAudit] = ()) -> Outcome:
+    """Write `scores.jsonl` under `out` and return the report on all models and on who judged them."""
     write_records(out / "scores.jsonl", all_scores)
     metrics: dict[str, float] = {}
     for scores in all_scores:
         metrics[f"{scores.model}/general"] = scores.general
         metrics |= {f"{scores.model}/{suite.suite}": suite.points for suite in scores.suites}
-    return Outcome(metrics, scores_table(all_scores), tuple(map(_entry, all_scores)))
+    metrics |= {f"attack success/{one.verifier}": attack_success(one.attacks).value or 0.0 for one in audits}
+    verifiers = tuple(map(audit_entry, audits))
+    judged = tuple(("judged-by", one.digest) for one in verifiers)
+    entries = tuple(_entry(scores, judged) for scores in all_scores)
+    return Outcome(metrics, "\n\n".join([scores_table(all_scores), *_audit_line(audits)]), verifiers + entries)
+
+
+def _audit_line(audits: Sequence[VerifierAudit]) -> list[str]:
+    each = [f"{one.verifier} {attack_success(one.attacks)}" for one in audits]
+    return [f"Attacks that the judges score above 0: {', '.join(each)}"] if each else []
 
 
 def scores_table(all_scores: Sequence[ModelScores]) -> str:
@@ -38,7 +49,7 @@ def _interval(points: float, low: float, high: float) -> str:
     return f"{points:.1f} ({low:.1f}-{high:.1f})"
 
 
-def _entry(scores: ModelScores) -> Lineage:
+def _entry(scores: ModelScores, judged: tuple[tuple[str, str], ...]) -> Lineage:
     payload = to_json(scores)
     name = f"{scores.model} on {scores.split}"
-    return Lineage("scores", digest_json(payload), name, payload, (("evaluated", scores.checkpoint_digest),))
+    return Lineage("scores", digest_json(payload), name, payload, (("evaluated", scores.checkpoint_digest), *judged))

@@ -134,7 +134,12 @@ BOOKKEEPING = frozenset(
 )
 
 # Files that are no modules but decide what a stage makes, by the name under which a module reads them.
-DATA_FILES = {'"prompts"': "prompts/*.txt", '"report.html.j2"': "report/report.*", '"card.md.j2"': "report/card.*"}
+DATA_FILES = {
+    '"prompts"': "prompts/*.txt",
+    '"calibration"': "calibration/*.jsonl",
+    '"report.html.j2"': "report/report.*",
+    '"card.md.j2"': "report/card.*",
+}
 
 
 def key_parts(

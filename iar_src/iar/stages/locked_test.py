@@ -31,6 +31,7 @@ from iar.services.scoring import ITEMS, Examination, general_results, score_all
 from iar.services.subjects import Subject, baseline_subjects, reference_subjects
 from iar.services.suites import CROSS, domain_items, load_suites
 from iar.services.test_lock import open_locked_test
+from iar.services.verifiers import read_audits
 from iar.services.workspace import Context
 
 SPLIT = "test"
@@ -80,7 +81,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     against = [*AGAINST, *(subject.model for subject in baselines)]
     differences = list(_differences(out, selection.pick, against, run_file))
     write_json(out / PAIRED, {"pick": selection.pick, "differences": [to_json(one) for one in differences]})
-    outcome = scores_outcome(out, scores)
+    outcome = scores_outcome(out, scores, read_audits(inputs["references"]) if "references" in inputs else [])
     warning = [f"**Not a first look**: {reading.mark}."] if reading.mark else []
     text = [*warning, outcome.markdown, *_slice(scores, len(cross)), _table(differences)]
     metrics = {"earlier_reads": float(reading.earlier_reads), "seen_before": float(reading.seen_before)}
