@@ -30,6 +30,10 @@ def entry(kind: str, name: str, *inputs: tuple[str, str]) -> Lineage:
     return Lineage(kind, digest_text(f"{kind}/{name}"), name, {"name": name}, inputs)
 
 
+def full(digits: str) -> str:
+    return digits.ljust(64, "0")
+
+
 def a_run(pairs: int = 3) -> dict[str, Lineage]:
     """Two documents, one chunk each, `pairs` questions a chunk, a data set, two checkpoints."""
     entries: dict[str, Lineage] = {}
@@ -112,7 +116,7 @@ def test_upstream_ends_at_the_sources_and_downstream_at_the_products(registry: R
         entries[name].digest for name in ("c1", "q1.0", "q1.1", "q1.2", "data", "tuned")
     }
     assert registry.upstream(entries["base"].digest) == []
-    assert registry.upstream("unknown") == []
+    assert registry.upstream("unknown") == registry.upstream("0" * 64) == []
 
 
 def test_a_circle_ends(registry: Registry) -> None:
@@ -134,20 +138,23 @@ def test_find_takes_any_unique_beginning_with_or_without_the_kind(registry: Regi
 
 def test_find_names_the_candidates_of_an_ambiguous_id(registry: Registry) -> None:
     registry.record(
-        [Lineage("a", "aa1", "one", {}), Lineage("b", "aa2", "two", {}), Lineage("b", "ab", "", {})], PRODUCER
+        [Lineage("a", full("aa1"), "one", {}), Lineage("b", full("aa2"), "two", {}), Lineage("b", full("ab"), "", {})],
+        PRODUCER,
     )
 
-    with pytest.raises(UserError, match=r"'aa' fits several entries: a:aa1 \(one\), b:aa2 \(two\); give more digits"):
+    with pytest.raises(
+        UserError, match=r"'aa' fits several entries: a:aa1[0]+ \(one\), b:aa2[0]+ \(two\); give more digits"
+    ):
         registry.find("aa")
-    assert registry.find("b:aa").digest == "aa2"
-    assert registry.find("ab").digest == "ab"
+    assert registry.find("b:aa").digest == full("aa2")
+    assert registry.find("ab").digest == registry.find(full("ab")).digest == full("ab")
 
 
 @pytest.mark.parametrize("asked", ["aaf", "zebra:aa1", "aa1%", "aa1f' OR 1=1"])
 def test_find_names_the_closest_of_an_unknown_id(registry: Registry, asked: str) -> None:
-    registry.record([Lineage("a", "aa1", "one", {}), Lineage("b", "bb2", "two", {})], PRODUCER)
+    registry.record([Lineage("a", full("aa1"), "one", {}), Lineage("b", full("bb2"), "two", {})], PRODUCER)
 
-    with pytest.raises(UserError, match=r"no such entry; closest: a:aa1 \(one\)$"):
+    with pytest.raises(UserError, match=r"no such entry; closest: a:aa10{9} \(one\)$"):
         registry.find(asked)
 
 

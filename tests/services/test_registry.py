@@ -8,6 +8,8 @@ from iar.errors import UserError
 from iar.records import Lineage
 from iar.services.registry import Producer, Registry
 from tests.services.registry_cases import *  # noqa: F403
+from tests.services.registry_migrations import *  # noqa: F403
+from tests.services.registry_tampering import *  # noqa: F403
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ import pytest
 from iar.errors import UserError
 from iar.services.registry import Registry
 from tests.services.registry_cases import *  # noqa: F403
+from tests.services.registry_migrations import *  # noqa: F403
+from tests.services.registry_tampering import *  # noqa: F403
 
 pytestmark = pytest.mark.services
 

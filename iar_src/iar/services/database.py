@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, inspect, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 
 from iar.errors import TemporaryError, UserError
 
 LOCK_WAIT_SECONDS = 60
 CONNECT_SECONDS = 10
+CACHE_KIB = 64 << 10
 SCHEMA_LOCK = 0x1A2  # any number, the same for every writer
 
 
@@ -50,21 +51,32 @@ def open_engine(url: URL) -> Engine:
     return engine
 
 
-def open_to_read(url: URL, metadata: MetaData) -> Engine | None:
-    """Return an engine on a database that has these tables, None where there is no such; nothing is made.
+def open_to_read(url: URL) -> Engine | None:
+    """Return an engine on a database that holds a registry, None where there is none; nothing is made.
 
-    Raises UserError where it cannot be reached.
+    One of an earlier version is brought up to date. Raises UserError where it cannot be reached, or must be brought
+    up to date and may not be written.
     """
+    from iar.services import migrations
+
     database = Path(url.database or "")
-    engine = None
+    engine, sealed = None, False
     if url.get_backend_name() == "postgresql":
         engine = open_engine(url)
     elif database.is_file():
-        engine = create_engine(_sealed(database)) if _is_sealed(database) else open_engine(url)
+        sealed = _is_sealed(database)
+        engine = create_engine(_sealed(database)) if sealed else open_engine(url)
     if engine is None:
         return None
     with _explained(engine):
-        return engine if _has_tables(engine, metadata) else None
+        with engine.connect() as connection:
+            now = migrations.revision(connection)
+        if not now or now == migrations.HEAD:
+            return engine if now else None
+        if sealed:
+            raise UserError(f"registry {database}: of an earlier version; open it once where it may be written")
+        create_tables(engine)
+    return engine
 
 
 def _is_sealed(database: Path) -> bool:
@@ -83,6 +95,8 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # the driver would start deferred transactions of its own
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA journal_mode = WAL")
+    # Digests come in no order: with the default of 2 MB every insert into a large registry would read a page.
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -101,19 +115,22 @@ def transaction(engine: Engine, writes: bool) -> Iterator[Connection]:
         raise TemporaryError(f"registry {engine.url}: {first_line(error)}; the same command may be repeated") from error
 
 
-def create_tables(engine: Engine, metadata: MetaData) -> None:
-    """Create what is missing of the schema, one process at a time. Raises UserError when unreachable."""
+def create_tables(engine: Engine) -> None:
+    """Make the schema, or bring an older one up to date, one process at a time, all or nothing.
+
+    Raises UserError where the database is unreachable or made by a later version.
+    """
+    from iar.services import migrations
+
     with _explained(engine):
-        if _has_tables(engine, metadata):
-            return
+        with engine.connect() as connection:
+            if migrations.revision(connection) == migrations.HEAD:
+                return
         with engine.connect().execution_options(writes=True) as connection, connection.begin():
             if engine.dialect.name == "postgresql":
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})"))
-            metadata.create_all(connection)
-
-
-def _has_tables(engine: Engine, metadata: MetaData) -> bool:
-    return set(metadata.tables) <= set(inspect(engine).get_table_names())
+            if migrations.revision(connection) != migrations.HEAD:
+                migrations.upgrade(connection)
 
 
 @contextmanager

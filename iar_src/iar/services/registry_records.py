@@ -1,0 +1,99 @@
+"""What the registry says of activities, edges and events, and the digests that show whether any of it was changed."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from iar.methods.digest import canonical_json, digest_json
+
+SHOWN_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Producer:
+    """The execution of a stage that made entries.
+
+    started: Unix time; seconds: how long it took. code_version: digest of the code that ran, commit: of the checkout it
+    stood in, "" outside one, `dirty` where files of it were changed. config: the effective settings, config_digest
+    theirs; environment: digest of the list of installed packages. cost: amounts by unit, such as "usd" or "tokens".
+    """
+
+    run_id: str
+    stage: str
+    code_version: str
+    config_digest: str
+    seed: int
+    started: float
+    seconds: float
+    status: str = "finished"
+    commit: str = ""
+    dirty: bool = False
+    environment: str = ""
+    hardware: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    cost: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """Digest of what decides the work: the same work done again is the same activity."""
+        return digest_json({name: getattr(self, name) for name in DECIDING})
+
+    @property
+    def payload(self) -> str:
+        """Everything as canonical JSON."""
+        return canonical_json(dataclasses.asdict(self))
+
+
+DECIDING = ("run_id", "stage", "code_version", "config_digest", "seed")
+
+
+@dataclass(frozen=True, order=True)
+class Edge:
+    """`product` was made from `input`, which played `role`, by `activity`."""
+
+    product: str
+    role: str
+    input: str
+    activity: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to `subject`; `previous` is the digest of the event before it."""
+
+    id: int
+    kind: str
+    subject: str
+    payload: dict[str, Any]
+    time: float
+    previous: str
+    digest: str
+
+
+def short_id(kind: str, digest: str) -> str:
+    """Return the identity shown to people, such as `checkpoint:3f9a01bc77de`."""
+    return f"{kind}:{digest[:SHOWN_DIGITS]}"
+
+
+def entity_record(kind: str, digest: str, name: str, payload: str) -> bytes:
+    """Return the 32 bytes that an entity's row must have."""
+    return bytes.fromhex(digest_json({"kind": kind, "digest": digest, "name": name, "payload": payload}))
+
+
+def activity_record(digest: str, run_id: str, stage: str, payload: str) -> bytes:
+    """Return the 32 bytes that an activity's row must have."""
+    return bytes.fromhex(digest_json({"digest": digest, "run_id": run_id, "stage": stage, "payload": payload}))
+
+
+def inputs_digest(inputs: Iterable[tuple[str, str]]) -> bytes:
+    """Return the digest of (role, input digest) pairs in any order; roles hold no colon and no line end."""
+    return hashlib.sha256("".join(f"{role}:{digest}\n" for role, digest in sorted(inputs)).encode()).digest()
+
+
+def recording_content(
+    activity_record_: bytes, makings: int, root: str, time: float, previous: str
+) -> dict[str, int | float | str]:
+    """Return what the digest of a recording covers: the activity, all that it made, and the recording before."""
+    return {"activity": activity_record_.hex(), "makings": makings, "root": root, "time": time, "previous": previous}

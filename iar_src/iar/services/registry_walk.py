@@ -1,0 +1,176 @@
+"""Ways through the registry: all that is reached from some entries, a shortest way between two, counts a step."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Engine, Select, func, select
+
+from iar.services.database import transaction
+from iar.services.registry_records import Edge
+from iar.services.registry_schema import ACTIVITIES, EDGES, ENTITIES, MAKINGS, RECORDINGS
+from iar.services.registry_write import batches, numbers
+
+SOURCE = ENTITIES.alias("source")
+MADE = ENTITIES.alias("made")
+
+
+class Step(NamedTuple):
+    """`size` entries, numbered `members` unless they are too many, that play or are given `role` beside `near`."""
+
+    near: int
+    role: str
+    size: int
+    members: tuple[int, ...]
+
+
+def edges(engine: Engine, digests: Iterable[str], up: bool) -> list[Edge]:
+    """Return every edge on a way from `digests`: up to what they were made from, or down to what was made from them."""
+    near = MAKINGS.c.entity if up else EDGES.c.input
+    with transaction(engine, writes=False) as connection:
+        reached_ = _closure(list(numbers(connection, _hex(digests)).values()), up).cte("found")
+        query = (
+            select(MADE.c.digest, EDGES.c.role, SOURCE.c.digest, ACTIVITIES.c.digest)
+            .join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making)
+            .join(reached_, reached_.c.id == near)
+            .join(MADE, MADE.c.id == MAKINGS.c.entity)
+            .join(SOURCE, SOURCE.c.id == EDGES.c.input)
+            .join(RECORDINGS, RECORDINGS.c.id == MAKINGS.c.recording)
+            .join(ACTIVITIES, ACTIVITIES.c.id == RECORDINGS.c.activity)
+        )
+        rows = connection.execute(query).all()
+    return sorted(Edge(made.hex(), role, source.hex(), activity.hex()) for made, role, source, activity in rows)
+
+
+def reached(engine: Engine, digests: Iterable[str], up: bool) -> set[str]:
+    """Return all entries on the ways from `digests`; these only where a way leads back to them."""
+    with transaction(engine, writes=False) as connection:
+        starts = list(numbers(connection, _hex(digests)).values())
+        found = _closure(starts, up).cte("found")
+        rows = connection.execute(select(ENTITIES.c.digest, ENTITIES.c.id).join(found, found.c.id == ENTITIES.c.id))
+        return {digest.hex() for digest, number in rows if number not in starts}
+
+
+def steps(connection: Connection, frontier: Collection[int], up: bool, most: int) -> list[Step]:
+    """Return what is one step from each of `frontier`, by role; the members of more than `most` are not read."""
+    near, far = (MAKINGS.c.entity, EDGES.c.input) if up else (EDGES.c.input, MAKINGS.c.entity)
+    counted = select(near, EDGES.c.role, func.count(), func.min(MAKINGS.c.id) == func.max(MAKINGS.c.id))
+    counted = counted.join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making)
+    pairs = select(near, EDGES.c.role, far).join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making).distinct()
+    found: list[Step] = []
+    for some in batches(sorted(frontier)):
+        few = defaultdict(list)
+        rows = connection.execute(counted.where(near.in_(some)).group_by(near, EDGES.c.role)).all()
+        for role in sorted({role for _, role, count, _ in rows if count <= most}):
+            starts = [number for number, of, count, _ in rows if of == role and count <= most]
+            for number, _, other in connection.execute(pairs.where(near.in_(starts), EDGES.c.role == role)):
+                few[number, role].append(other)
+        for number, role, count, once in rows:
+            if count > most:
+                whole = count if once else _distinct(connection, near, far, number, role)
+                found.append(Step(number, role, whole, ()))
+        found += [Step(number, role, len(members), tuple(members)) for (number, role), members in few.items()]
+    return found
+
+
+def _distinct(connection: Connection, near: Any, far: Any, number: int, role: str) -> int:
+    query = select(func.count(far.distinct())).join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making)
+    return int(connection.execute(query.where(near == number, EDGES.c.role == role)).scalar_one())
+
+
+def shortest_way(engine: Engine, product: str, ancestor: str) -> list[str]:
+    """Return the digests on a shortest way from a product to an ancestor, both included; [] where there is none.
+
+    Both ends grow towards each other, always the one with less to look at: the million questions of a dataset are
+    read only where no shorter way leads past them.
+    """
+    with transaction(engine, writes=False) as connection:
+        found = numbers(connection, _hex([product, ancestor]))
+        if len(found) < 2 - (product == ancestor):
+            return []
+        ids = _meet(connection, found[product], found[ancestor])
+        rows = connection.execute(select(ENTITIES.c.id, ENTITIES.c.digest).where(ENTITIES.c.id.in_(ids)))
+        digest_of = {number: digest.hex() for number, digest in rows}
+    return [digest_of[number] for number in ids]
+
+
+def documents_of_files(engine: Engine, file_digests: Iterable[str]) -> dict[str, list[str]]:
+    """Return SHA-256 of a file -> digests of the documents made from it, by an edge or by their payload."""
+    wanted = set(file_digests)
+    found: dict[str, set[str]] = defaultdict(set)
+    with transaction(engine, writes=False) as connection:
+        files = list(numbers(connection, wanted & set(_hex(wanted))).values())
+        edge = select(SOURCE.c.digest, MADE.c.digest).join_from(EDGES, SOURCE, SOURCE.c.id == EDGES.c.input)
+        edge = edge.join(MAKINGS, MAKINGS.c.id == EDGES.c.making).join(MADE, MADE.c.id == MAKINGS.c.entity)
+        for some in batches(files):
+            for file, document in connection.execute(edge.where(EDGES.c.input.in_(some), MADE.c.kind == "document")):
+                found[file.hex()].add(document.hex())
+        # Documents that were recorded before files had an entry of their own.
+        for digest in sorted(wanted - found.keys()):
+            query = select(ENTITIES.c.digest, ENTITIES.c.payload)
+            query = query.where(ENTITIES.c.kind == "document", ENTITIES.c.payload.contains(digest, autoescape=True))
+            for document, payload in connection.execute(query):
+                if json.loads(payload).get("source_digest") == digest:
+                    found[digest].add(document.hex())
+    return {file: sorted(documents) for file, documents in found.items()}
+
+
+def kinds(engine: Engine) -> Counter[str]:
+    """Return how many entries of each kind there are."""
+    with transaction(engine, writes=False) as connection:
+        rows = connection.execute(select(ENTITIES.c.kind, func.count()).group_by(ENTITIES.c.kind))
+        return Counter({kind: count for kind, count in rows})
+
+
+def _closure(starts: Sequence[int], up: bool) -> Select[Any]:
+    near, far = (MAKINGS.c.entity, EDGES.c.input) if up else (EDGES.c.input, MAKINGS.c.entity)
+    found = select(ENTITIES.c.id).where(ENTITIES.c.id.in_(starts)).cte("reached", recursive=True)
+    step = select(far).join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making).join(found, near == found.c.id)
+    found = found.union(step)
+    return select(found.c.id)
+
+
+def _meet(connection: Connection, product: int, ancestor: int) -> list[int]:
+    """Return the numbers on a shortest way, [] where there is none."""
+    parents: tuple[dict[int, int], dict[int, int]] = ({product: 0}, {ancestor: 0})
+    frontiers = [{product}, {ancestor}]
+    while not (common := parents[0].keys() & parents[1].keys()) and all(frontiers):
+        sizes = [_breadth(connection, frontiers[side], up=not side) for side in (0, 1)]
+        side = int(sizes[1] < sizes[0])
+        known, frontier = parents[side], set()
+        for near, far in _pairs(connection, frontiers[side], up=not side):
+            if far not in known:
+                known[far] = near
+                frontier.add(far)
+        frontiers[side] = frontier
+    if not common:
+        return []
+    middle = min(common)
+    return [*reversed(_trace(parents[0], middle)), *_trace(parents[1], middle)[1:]]
+
+
+def _trace(parent_of: dict[int, int], number: int) -> list[int]:
+    way = [number]
+    while parent_of[way[-1]]:
+        way.append(parent_of[way[-1]])
+    return way
+
+
+def _breadth(connection: Connection, frontier: Collection[int], up: bool) -> int:
+    near = MAKINGS.c.entity if up else EDGES.c.input
+    count = select(func.count()).join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making)
+    some = batches(sorted(frontier))
+    return sum(int(connection.execute(count.where(near.in_(part))).scalar_one()) for part in some)
+
+
+def _pairs(connection: Connection, frontier: Collection[int], up: bool) -> Iterable[tuple[int, int]]:
+    near, far = (MAKINGS.c.entity, EDGES.c.input) if up else (EDGES.c.input, MAKINGS.c.entity)
+    query = select(near, far).join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making)
+    for some in batches(sorted(frontier)):
+        yield from (tuple(row) for row in connection.execute(query.where(near.in_(some)).order_by(near, far)))
+
+
+def _hex(digests: Iterable[str]) -> list[str]:
+    """Return what can be a digest: nothing else is in the registry."""
+    return [digest for digest in digests if len(digest) == 64 and not set(digest) - set("0123456789abcdef")]
