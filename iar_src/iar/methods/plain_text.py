@@ -11,15 +11,47 @@ import regex
 from iar.methods.textnorm import code_spans
 
 if TYPE_CHECKING:
-    from bs4 import BeautifulSoup, PageElement, Tag
+    from bs4 import BeautifulSoup, Tag
+    from bs4.element import PageElement
 
 _BOILERPLATE = frozenset(
-    ("script", "style", "noscript", "template", "nav", "header", "footer", "aside", "form", "button", "svg", "select")
-    + ("head", "title")
+    [
+        "script",
+        "style",
+        "noscript",
+        "template",
+        "nav",
+        "header",
+        "footer",
+        "aside",
+        "form",
+        "button",
+        "svg",
+        "select",
+        "head",
+        "title",
+    ]
 )
 _BLOCKS = frozenset(
-    ("p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "blockquote", "table", "dt", "dd", "figcaption", "caption")
-    + ("div", "section", "article")
+    [
+        "p",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "li",
+        "blockquote",
+        "table",
+        "dt",
+        "dd",
+        "figcaption",
+        "caption",
+        "div",
+        "section",
+        "article",
+    ]
 )
 _DELIMITERS = re.compile(r"\\.|\n|\*+|_+")
 _LIST_ITEM = re.compile(r"\s*(?:[-*+•·–]|\d{1,2}[.)])\s+")
@@ -202,9 +234,9 @@ def _text_of(root: "Tag", marks_blocks: bool = False) -> Iterator[str]:
 
     Each node is looked at once, however deep it is nested: to change the tree costs its depth at every change.
     """
-    from bs4 import CData, NavigableString, Tag
+    from bs4.element import CData, NavigableString, Tag
 
-    waiting: list[PageElement | str] = root.contents[::-1]
+    waiting: list[PageElement | str] = [*reversed(root.contents)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, Tag) and node.name not in _BOILERPLATE:

@@ -39,7 +39,7 @@ class Registry:
 
     @property
     def engine(self) -> Engine:
-        """The database behind it, to read from."""
+        """The database, for the modules `registry_*` and those that ask it questions."""
         return self._engine
 
     @classmethod
@@ -65,11 +65,6 @@ class Registry:
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()
-
-    @property
-    def engine(self) -> Engine:
-        """The database, for the modules `registry_*` and those that ask it questions."""
-        return self._engine
 
     def record(self, entries: Iterable[Lineage], producer: Producer) -> None:
         """Record entries with their edges and the activity that made them, all or nothing; idempotent.
