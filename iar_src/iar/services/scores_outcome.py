@@ -1,21 +1,39 @@
 """What an evaluation stage reports: `scores.jsonl`, numbers and a table for the UI, entries for the registry."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from iar.methods.digest import digest_json
+from iar.methods.inert_markdown import inert
 from iar.records import Lineage, ModelScores, Outcome, SuiteScore, to_json, write_records
+from iar.services.decontamination import read_checks, unchecked
+from iar.services.evaluations import GENERAL
 from iar.services.suites import SUITES
 
 
-def scores_outcome(out: Path, all_scores: Sequence[ModelScores]) -> Outcome:
-    """Write `scores.jsonl` under `out` and return the report on all models."""
+def scores_outcome(out: Path, all_scores: Sequence[ModelScores], inputs: Mapping[str, Path]) -> Outcome:
+    """Write `scores.jsonl` under `out` and return the report on all models.
+
+    inputs: the stage's, where what training data was checked against stands in the datasets.
+    """
     write_records(out / "scores.jsonl", all_scores)
     metrics: dict[str, float] = {}
     for scores in all_scores:
         metrics[f"{scores.model}/general"] = scores.general
         metrics |= {f"{scores.model}/{suite.suite}": suite.points for suite in scores.suites}
-    return Outcome(metrics, scores_table(all_scores), tuple(map(_entry, all_scores)))
+    text = "\n\n".join([scores_table(all_scores), *unchecked_warnings(all_scores, inputs)])
+    return Outcome(metrics, text, tuple(map(_entry, all_scores)))
+
+
+def unchecked_warnings(all_scores: Sequence[ModelScores], inputs: Mapping[str, Path]) -> list[str]:
+    """Return a line for each evaluation behind a score that some training data was not checked against."""
+    scored = [*dict.fromkeys(scores.split for scores in all_scores), *GENERAL] if all_scores else []
+    why = unchecked((check for folder in inputs.values() for check in read_checks(folder)), scored)
+    return [
+        f"**UNCHECKED**: {name}: training data may give its prompts away ({inert(why[name])})"
+        for name in scored
+        if name in why
+    ]
 
 
 def scores_table(all_scores: Sequence[ModelScores]) -> str:

@@ -26,14 +26,14 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
 
     if "candidates" not in inputs:
         others = baseline_subjects(inputs) or reference_subjects(inputs)
-        return scores_outcome(out, score_all(others, examination, out, context.progress.update))
+        return scores_outcome(out, score_all(others, examination, out, context.progress.update), inputs)
 
     candidates = list(read_records(inputs["candidates"] / "candidates.jsonl", Candidate))
     originals, copies = _by_content(candidates)
     subjects = [Subject(one.id, inputs["candidates"] / one.id, one.digest) for one in originals]
     scores = score_all(subjects, examination, out, context.progress.update)
     scores += [_copy_scores(scores, candidate, out) for candidate in copies]
-    return scores_outcome(out, scores)
+    return scores_outcome(out, scores, inputs)
 
 
 def _by_content(candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:

@@ -55,7 +55,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     if not selection.pick:
         write_records(out / QUESTIONS, [])
         write_json(out / PAIRED, {"pick": "", "differences": []})
-        outcome = scores_outcome(out, [])
+        outcome = scores_outcome(out, [], inputs)
         return Outcome(outcome.metrics, "**No feasible candidate**: the test was not read.", ())
     baselines = baseline_subjects(inputs)
     subjects = [_pick(inputs, selection), *reference_subjects(inputs), *baselines]
@@ -78,7 +78,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     against = [*AGAINST, *(subject.model for subject in baselines)]
     differences = list(_differences(out, selection.pick, against, run_file))
     write_json(out / PAIRED, {"pick": selection.pick, "differences": [to_json(one) for one in differences]})
-    outcome = scores_outcome(out, scores)
+    outcome = scores_outcome(out, scores, inputs)
     text = [outcome.markdown, *_slice(scores, len(cross)), _table(differences)]
     return Outcome(outcome.metrics, "\n\n".join(text), outcome.lineage)
 
