@@ -52,6 +52,15 @@ def test_an_anchor_stands_at_its_offsets_and_limit_and_spread_hold() -> None:
     assert {reject.reason for reject in rejects} == {"beyond max_anchors", "guessable from the title"}
 
 
+def test_a_repeated_anchor_is_a_duplicate_of_the_one_that_stays() -> None:
+    chunk, doc = make("The wheel came from Velm. The sails came from Velm too.")
+    rejects: list[Reject] = []
+    (anchor,) = find_anchors(chunk, doc, 5, rejects=rejects)
+    (repeated,) = (one for one in rejects if one.reason == "repeated in the chunk")
+    assert (repeated.outcome, repeated.text) == ("duplicate", "Velm")
+    assert repeated.counterpart == f"{chunk.id}:{anchor.start}-{anchor.end}"
+
+
 def test_an_ordinary_first_word_is_no_name() -> None:
     assert found("Petroleum ended the trade. Most of it was sold. Divers raised the bell.") == {}
 

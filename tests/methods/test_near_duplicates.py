@@ -55,7 +55,10 @@ def test_exact_duplicates_of_a_near_duplicate_share_its_survivor() -> None:
     near = text.replace("milling 0", "milled 0")
     twins = twins_of([text, near, near.upper(), text + "."])
     assert {number: twin.survivor for number, twin in twins.items()} == {1: 0, 2: 0, 3: 0}
-    assert twins[2].similarity == twins[3].similarity == 1
+    # Each is as like the survivor as its normalised text is, and that is not wholly.
+    assert 0.8 <= twins[1].similarity < 1
+    assert twins[2].similarity == twins[1].similarity
+    assert twins[3].similarity == 1
 
 
 def test_texts_shorter_than_a_gram_are_told_apart() -> None:

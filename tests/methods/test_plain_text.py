@@ -1,5 +1,7 @@
 """Markup to plain text: what stays, what goes, what the title is."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,6 +108,19 @@ def test_any_text_parses_and_no_paragraph_is_empty(text: str) -> None:
     for parse in (parse_plain, parse_markdown, parse_html):
         plain = parse(text)
         assert all(part.strip() for part in plain.paragraphs)
+
+
+@pytest.mark.parametrize("parse", [parse_plain, parse_markdown])
+def test_a_title_is_a_short_line_set_apart_and_not_the_beginning_of_hard_wrapped_prose(
+    parse: Callable[[str], PlainText],
+) -> None:
+    wrapped = "The mill on the northern hill\nof Velm was built in 1846\nby Tora Lind."
+    prose = "The mill on the northern hill of Velm was built in 1846 by Tora Lind."
+    assert parse(wrapped) == PlainText("", (prose,))
+    assert parse(f"{wrapped}\n\nIt turns.") == PlainText("", (prose, "It turns."))
+    assert parse(f"The Mill\n \n{wrapped}") == PlainText("The Mill", (prose,))
+    assert parse(f"{'long ' * 50}\n\n{wrapped}").title == ""
+    assert parse_markdown(f"{wrapped}\n\n# The Mill\n\nIt turns.").title == "The Mill"
 
 
 @pytest.mark.parametrize(

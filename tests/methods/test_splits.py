@@ -14,8 +14,8 @@ def chunks_of(document: str, count: int) -> list[Chunk]:
     return [Chunk(f"{document}.{i:03d}", document, 0, 1, "x") for i in range(count)]
 
 
-def pair(name: str, split: str, question: str) -> QAPair:
-    return QAPair(name, "doc", f"chunk-{name}", split, "fact_extraction", question, "a", "", (), "a", "offline")
+def pair(name: str, split: str, question: str, anchor: str = "a", document: str = "doc") -> QAPair:
+    return QAPair(name, document, f"chunk-{name}", split, "fact_extraction", question, "a", "", (), anchor, "offline")
 
 
 def test_shares_hold_over_many_documents() -> None:
@@ -60,13 +60,29 @@ def test_near_duplicates_of_one_split_both_stay_but_equals_do_not() -> None:
     # Two gaps in one sentence look alike and ask for different things.
     pairs = [
         pair("a", "train", "Which words complete: the old mill was built by ____ in the year 1846?"),
-        pair("b", "train", "Which words complete: the old mill was built by Lind in the year ____?"),
+        pair("b", "train", "Which words complete: the old mill was built by Lind in the year ____?", "1846"),
         pair("c", "train", "which words complete: The old mill was built by ____ in the year 1846 ?"),
     ]
     kept, rejects = deduplicate(pairs)
     assert [item.id for item in kept] == ["a", "b"]
     assert [reject.reason for reject in rejects] == ["duplicate question (train)"]
     assert [reject.text for reject in rejects] == [next(one.question for one in pairs if one.id == rejects[0].item_id)]
+
+
+def test_near_duplicates_about_one_anchor_of_one_document_count_once() -> None:
+    asked = "In {} year was the tall mill on the northern hill of Velm built by Tora Lind?"
+    words = ("which", "what", "just what", "exactly what")
+    pairs = [
+        pair("a", "train", asked.format(words[0])),
+        pair("b", "train", asked.format(words[1])),
+        pair("c", "train", asked.format(words[2]), anchor="Tora Lind"),
+        pair("d", "train", asked.format(words[3]), document="other"),
+    ]
+    kept, rejects = deduplicate(pairs)
+    assert [one.id for one in kept] == ["a", "c", "d"]
+    assert [(one.item_id, one.reason, one.counterpart, one.outcome) for one in rejects] == [
+        ("b", "near-duplicate about the same anchor (train)", "a", "duplicate")
+    ]
 
 
 @settings(max_examples=50)

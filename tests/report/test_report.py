@@ -207,6 +207,18 @@ def test_each_evaluation_has_a_line_and_each_hit_both_sides(html: str, page: Pag
     assert "UNCHECKED" not in page.text
 
 
+def test_hits_that_are_not_shown_are_counted(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    path = made.inputs["data"] / "contamination.jsonl"
+    hit = path.read_text().splitlines()[0]
+    path.write_text(f"{hit}\n" * 33)
+    record = made.inputs["data"] / "decontamination.json"
+    checks = json.loads(record.read_text())
+    record.write_text(json.dumps([check | {"hits": 33 * (number == 0)} for number, check in enumerate(checks)]))
+    text = Page(render(collect(made.inputs, RUN_FILE, RUN_ID))).text
+    assert "What gave prompts away: 33 in all, of which 20 are shown" in text
+
+
 @pytest.mark.parametrize("how", ["no record", "unread"])
 def test_a_score_on_an_unchecked_evaluation_has_a_warning_in_every_report(tmp_path: Path, how: str) -> None:
     made = make_run(tmp_path)

@@ -11,9 +11,10 @@ import yaml
 from iar import cli
 from iar.config import RunFile
 from iar.methods.batching import TokenRow
+from iar.methods.retelling import REGISTERS
 from iar.records import EvalItem, ItemScore, ModelScores, Outcome, Reply, SuiteScore, to_json, write_json, write_records
 from iar.report.cost_table import cost_json, rows, titles
-from iar.services.cost import Estimate, estimate, pool_device
+from iar.services.cost import TEMPLATE_TOKENS, Estimate, estimate, pool_device
 from iar.services.cost_actuals import actuals
 from iar.services.reply_cache import Call, open_cache
 from iar.services.run_files import load_run_file
@@ -32,6 +33,25 @@ WORK = Workload(
 
 def run_file(**sections: Any) -> RunFile:
     return RunFile.model_validate({"run": {"name": "t"}, "documents": {"path": "examples/documents"}} | sections)
+
+
+def test_retellings_are_trained_on_and_questions_over_two_documents_asked_in_the_test() -> None:
+    plain = by_task(estimate(run_file(), WORK))
+    more = by_task(estimate(run_file(), replace(WORK, retellings=(200.0, 300.0), cross=30)))
+    epochs = run_file().inject.epochs
+    assert more["inject"].tokens - plain["inject"].tokens == epochs * (500 + 2 * TEMPLATE_TOKENS)
+    assert more["locked-test"].tokens == 2 * plain["locked-test"].tokens
+    assert more["align"] == plain["align"]
+
+
+def test_planned_retellings_and_crossings_are_part_of_the_workload(tmp_path: Path) -> None:
+    (tmp_path / "mill.txt").write_text("The Mill\n\n" + "".join(f"Mill {n} turned {n * n} times. " for n in range(100)))
+    by_llm: dict[str, Any] = {"teacher": SERVER | {"name": "t", "model": "m"}, "cross_questions": 7}
+    by_llm |= {"augment": ["paraphrase", "relations"], "relations_per_document": 2}
+    work = workload(run_file(documents={"path": str(tmp_path)}, qa_build=by_llm), None)
+    assert work.cross == 7
+    assert len(work.retellings) == 3 * len(REGISTERS) + 2  # about 600 tokens in parts of at most 300
+    assert sum(work.retellings[:-2]) == pytest.approx(len(REGISTERS) * work.text_tokens)
 
 
 def by_task(cost: Estimate) -> dict[str, Any]:

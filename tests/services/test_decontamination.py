@@ -10,7 +10,7 @@ import pytest
 from iar.config import RunFile
 from iar.errors import PermanentError, UserError
 from iar.methods.contamination import Evaluation, PromptIndex, TrainingText
-from iar.records import Document, QAPair, Reject, read_records
+from iar.records import Document, QAPair, Reject
 from iar.services.decontamination import (
     check_lines,
     clean_questions,
@@ -22,6 +22,7 @@ from iar.services.decontamination import (
     write_checks,
 )
 from iar.services.evaluations import dataset_texts, file_evaluation, general_evaluations
+from iar.services.reject_log import read_rejects
 from tests.test_cli import call
 
 BREAD = "Name three kinds of bread that are baked in an oven without any yeast at all."
@@ -175,7 +176,7 @@ def test_the_command_keeps_clean_rows_byte_for_byte(tmp_path: Path, capsys: pyte
     assert printed.splitlines()[0].startswith(f"{rows} against {suite}: 1 of 3 items give away one of 1 prompts")
     assert printed.splitlines()[1].startswith("line 2: ") and BREAD in printed.splitlines()[1]
     assert (tmp_path / "out/kept.jsonl").read_bytes() == b'{"prompt": "Sing."}\n{"text":  "spaced"}\r\n'
-    (dropped,) = read_records(tmp_path / "out/rejects.jsonl", Reject)
+    (dropped,) = read_rejects(tmp_path / "out/rejects.parquet")
     assert (dropped.item_id, dropped.counterpart) == ("2", BREAD)
     found = json.loads(call(capsys, "decontaminate", rows, "--against", suite, "--json")[1])
     assert [check["hits"] for check in found["checks"]] == [1] and len(found["hits"]) == 1

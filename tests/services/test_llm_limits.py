@@ -157,6 +157,14 @@ def test_a_budget_of_calls_is_never_passed_and_a_higher_one_goes_on(tmp_path: Pa
         assert len(server.calls) == 12 == len(set(server.users()))
 
 
+def test_asking_whether_a_server_is_alive_stays_within_the_budget(tmp_path: Path) -> None:
+    with serve(lambda *_: Answer(body="<html>not what was asked for")) as server:
+        endpoint = server.endpoint(concurrency=1, budget_calls=2, max_attempts=2)
+        with pytest.raises(UserError, match="budget_calls 2 is reached: model 'm-1' has cost 2 calls"):
+            ChatClient(endpoint, tmp_path, QUICK).complete(rows(1))
+    assert len(server.calls) == 2
+
+
 def test_replies_that_are_kept_cost_no_budget(tmp_path: Path) -> None:
     with serve(lambda *_: Answer("x")) as server:
         endpoint = server.endpoint(budget_calls=6)

@@ -62,10 +62,17 @@ def assert_invariants(output: TeacherOutput, most: int = 8) -> None:
         assert all(alias in chunk_of[pair.chunk_id].text for alias in pair.aliases)
         assert pair.document_id == chunk_of[pair.chunk_id].document_id
     assert len({pair.id for pair in output.pairs}) == len(output.pairs)
-    assert [step.step for step in output.funnel] == ["anchors", "applicable", "questions", "verified", "answered"]
+    assert [step.step for step in output.funnel] == [
+        "anchored",
+        "anchors",
+        "applicable",
+        "questions",
+        "verified",
+        "answered",
+    ]
     assert all(step.in_ == step.kept + sum(step.dropped.values()) for step in output.funnel)
     check_funnel(output.funnel, Counter((one.step, one.reason) for one in output.rejects))
-    assert output.funnel[0].kept == len(output.anchors) and output.funnel[-1].kept == len(output.pairs)
+    assert output.funnel[1].kept == len(output.anchors) and output.funnel[-1].kept == len(output.pairs)
     assert sum(sum(step.dropped.values()) for step in output.funnel) == len(output.rejects)
     assert [(one.document_id, one.kind) for one in output.rewrite_inputs] == [(f"d{i}", "skeleton") for i in range(3)]
 
@@ -132,14 +139,16 @@ def test_a_proposed_anchor_that_does_not_hold_is_dropped_with_its_reason(
     reply = json.dumps({"anchors": [{"quote": quote, "kind": "name"} for quote in proposals]})
     output = teach(tmp_path, with_step("anchors", reply), most=2)
     assert_invariants(output, most=2)
-    assert reason in output.funnel[0].dropped
+    assert reason in output.funnel[1].dropped
+    repeats = [one for one in output.rejects if one.reason == "repeated anchor"]
+    assert all(one.outcome == "duplicate" and one.counterpart for one in repeats)
 
 
 @pytest.mark.parametrize(
     ("step", "reply", "funnel_step", "reason"),
     [
-        ("anchors", '["Velm"]', "anchors", "unreadable reply"),
-        ("anchors", '{"anchors": "Velm"}', "anchors", "unreadable reply"),
+        ("anchors", '["Velm"]', "anchored", "unreadable reply"),
+        ("anchors", '{"anchors": "Velm"}', "anchored", "unreadable reply"),
         ("types", '{"choices": []}', "applicable", "no applicable question type"),
         ("types", '{"choices": [{"anchor": 1, "question_type": "gossip"}]}', "applicable", "unreadable reply"),
         ("question", asking("What does the passage say?"), "questions", "points at the text"),

@@ -90,6 +90,16 @@ def test_a_damaged_parquet_file_fails_alone(tmp_path: Path) -> None:
     assert [reason.partition(" (")[0] for reason in left_out(tmp_path).values()] == ["damaged Parquet file"]
 
 
+def test_a_parquet_file_without_the_text_column_fails_alone_among_others(tmp_path: Path) -> None:
+    write_rows(tmp_path / "good.parquet")
+    parquet.write_table(pa.table({"label": [1, 2]}), tmp_path / "labels.parquet")
+    assert len(found(tmp_path)) == 5
+    assert left_out(tmp_path) == {"labels.parquet:1": "no column text"}
+    message = "documents.columns.text: labels.parquet has no column 'text', only label; name one of these"
+    with pytest.raises(UserError, match=re.escape(message)):
+        found(tmp_path / "labels.parquet")
+
+
 def test_a_missing_column_is_named_with_those_that_are_there(tmp_path: Path) -> None:
     write_rows(tmp_path / "a.parquet")
     message = "documents.columns.title: a.parquet has no column 'name', only text, id, licence; name one of these"

@@ -11,7 +11,7 @@ from iar.config import DocumentsSection, QaBuildSection, RunFile, RunSection
 from iar.errors import UserError
 from iar.methods.digest import digest_json
 from iar.methods.teaching import QUESTION_TYPES
-from iar.records import Chunk, Document, Outcome, QAPair, RewriteInput, read_records, to_json
+from iar.records import Chunk, Document, Outcome, QAPair, RewriteInput, SourceFacts, read_records, to_json
 from iar.services.decontamination import read_checks
 from iar.services.reject_log import read_rejects
 from iar.services.workspace import Context, Manifest, stored_files
@@ -139,6 +139,12 @@ def test_a_document_with_an_evaluated_prompt_is_dropped_and_another_evaluation_l
     (dropped,) = [one for one in read_rejects(tmp_path / "out/rejects.parquet") if one.step == "uncontaminated"]
     assert (dropped.reason, dropped.counterpart) == (f"gives away a prompt of {evaluation} (8-gram)", prompt)
     assert outcome.metrics["documents"] == 24
+    kept = [one.id for one in read_records(tmp_path / "out" / "documents.jsonl", Document)]
+    sources = {one.document_id: one for one in read_records(tmp_path / "out" / "sources.jsonl", SourceFacts)}
+    assert list(sources) == kept and dropped.item_id not in sources
+    found = {entry.payload["id"]: entry.payload["found"] for entry in outcome.lineage if entry.kind == "document"}
+    assert found == {name: to_json(facts) for name, facts in sources.items()}
+    assert all(facts["language"] == "en" for facts in found.values())
     for name in ("train.jsonl", "validation.jsonl", "test.jsonl"):
         assert (tmp_path / "out" / name).read_bytes() == (demo[0] / name).read_bytes()
 

@@ -89,6 +89,15 @@ class _Find:
     end: int
 
 
+@dataclass(frozen=True)
+class _Drop:
+    """A find that is no anchor, why, and which one it repeats."""
+
+    reason: str
+    find: _Find
+    repeats: _Find | None = None
+
+
 def find_anchors(
     chunk: Chunk,
     document: Document,
@@ -103,16 +112,24 @@ def find_anchors(
     added to `rejects`.
     """
     corpus = corpus or Corpus.of([document])
-    dropped: list[tuple[str, _Find]] = []
+    dropped: list[_Drop] = []
     finds = _distinct(chunk.text, _without_overlap(_all_finds(chunk.text, document, corpus)), document.title, dropped)
     ordered = _spread(finds, sentence_spans(chunk.text, 0, len(chunk.text)))
-    dropped += [("beyond max_anchors", find) for find in ordered[max_anchors:]]
+    dropped += [_Drop("beyond max_anchors", find) for find in ordered[max_anchors:]]
     if rejects is not None:
-        rejects += [Reject("anchors", chunk.id, reason, chunk.text[find.start : find.end]) for reason, find in dropped]
+        rejects += [_reject(chunk, drop) for drop in dropped]
     kept = sorted(ordered[:max_anchors], key=lambda find: find.start)
     return [
         Anchor(chunk.id, f.kind, chunk.text[f.start : f.end], chunk.start + f.start, chunk.start + f.end) for f in kept
     ]
+
+
+def _reject(chunk: Chunk, drop: _Drop) -> Reject:
+    text = chunk.text[drop.find.start : drop.find.end]
+    if drop.repeats is None:
+        return Reject("anchors", chunk.id, drop.reason, text)
+    start, end = chunk.start + drop.repeats.start, chunk.start + drop.repeats.end
+    return Reject("anchors", chunk.id, drop.reason, text, f"{chunk.id}:{start}-{end}", "duplicate")
 
 
 def _all_finds(text: str, document: Document, corpus: Corpus) -> Iterator[_Find]:
@@ -222,23 +239,21 @@ def _without_overlap(finds: Iterable[_Find]) -> list[_Find]:
     return sorted(kept, key=lambda find: find.start)
 
 
-def _distinct(text: str, finds: list[_Find], title: str, dropped: list[tuple[str, _Find]]) -> list[_Find]:
+def _distinct(text: str, finds: list[_Find], title: str, dropped: list[_Drop]) -> list[_Find]:
     """Drop repeated texts, what the title gives away, and what is too long to be an answer."""
     title_words = f" {normalise(title)} "
-    seen: set[str] = set()
-    kept = []
+    seen: dict[str, _Find] = {}
     for find in finds:
         folded = normalise(text[find.start : find.end])
         if folded in seen:
-            dropped.append(("repeated in the chunk", find))
+            dropped.append(_Drop("repeated in the chunk", find, seen[folded]))
         elif not folded or f" {folded} " in title_words:
-            dropped.append(("guessable from the title", find))
+            dropped.append(_Drop("guessable from the title", find))
         elif count_words(text[find.start : find.end]) > MAX_ANCHOR_WORDS:
-            dropped.append(("too long for an answer", find))
+            dropped.append(_Drop("too long for an answer", find))
         else:
-            seen.add(folded)
-            kept.append(find)
-    return kept
+            seen[folded] = find
+    return list(seen.values())
 
 
 def _spread(finds: list[_Find], sentences: list[tuple[int, int]]) -> list[_Find]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from iar.errors import PermanentError
+from iar.methods.inert_markdown import inert
 from iar.records import OUTCOMES, FunnelStep
 
 
@@ -34,6 +35,6 @@ def funnel_table(funnel: Iterable[FunnelStep]) -> str:
     for step in funnel:
         counts = [step.kept, *(step.outcomes.get(outcome, 0) for outcome in OUTCOMES)]
         shown = [f"{count} ({count / step.in_:.1%})" if count and step.in_ else str(count) for count in counts]
-        reasons = ", ".join(f"{reason} {count}" for reason, count in step.dropped.items())
+        reasons = ", ".join(f"{inert(reason)} {count}" for reason, count in step.dropped.items())
         rows.append(f"| {step.step} | {step.unit} | {step.in_} | {' | '.join(shown)} | {reasons} |")
     return "\n".join(rows)

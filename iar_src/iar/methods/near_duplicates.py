@@ -82,9 +82,10 @@ def find_twins(
     kept: dict[tuple[int, int], deque[int]] = defaultdict(lambda: deque(maxlen=MOST_IN_GROUP))
     for number in range(count):
         if first[number] != number:
+            # A copy of a document that was dropped is as like its survivor as that one was.
             earlier = int(first[number])
-            survivor[number] = Twin(survivor[earlier].survivor if earlier in survivor else earlier, 1.0)
-            nearest[number] = 1.0
+            survivor[number] = survivor.get(earlier, Twin(earlier, 1.0))
+            nearest[number] = nearest[earlier] if earlier in survivor else 1.0
             continue
         bands = groups.get(number, ())
         for other in _most_alike(found, number, set().union(*(kept[band] for band in bands)), least):

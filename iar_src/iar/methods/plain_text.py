@@ -11,48 +11,17 @@ import regex
 from iar.methods.textnorm import code_spans
 
 if TYPE_CHECKING:
-    from bs4 import BeautifulSoup, Tag
-    from bs4.element import PageElement
+    from bs4 import BeautifulSoup
+    from bs4.element import PageElement, Tag
 
-_BOILERPLATE = frozenset(
-    [
-        "script",
-        "style",
-        "noscript",
-        "template",
-        "nav",
-        "header",
-        "footer",
-        "aside",
-        "form",
-        "button",
-        "svg",
-        "select",
-        "head",
-        "title",
-    ]
-)
-_BLOCKS = frozenset(
-    [
-        "p",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "li",
-        "blockquote",
-        "table",
-        "dt",
-        "dd",
-        "figcaption",
-        "caption",
-        "div",
-        "section",
-        "article",
-    ]
-)
+_BOILERPLATE = {
+    *("script", "style", "noscript", "template", "nav", "header", "footer", "aside", "form", "button", "svg", "select"),
+    *("head", "title"),
+}
+_BLOCKS = {
+    *("p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "blockquote", "table", "dt", "dd", "figcaption", "caption"),
+    *("div", "section", "article"),
+}
 _DELIMITERS = re.compile(r"\\.|\n|\*+|_+")
 _LIST_ITEM = re.compile(r"\s*(?:[-*+•·–]|\d{1,2}[.)])\s+")
 _HYPHENATED = re.compile(r"[^\W\d_]-")
@@ -113,16 +82,19 @@ def _lines_of(text: str) -> str:
 
 
 def parse_plain(text: str) -> PlainText:
-    """Parse a text file: the first line that isn't blank is the title, unless it is a whole paragraph."""
+    """Parse a text file: the first line that isn't blank is the title where a blank line sets it apart.
+
+    Else it is the first line of hard-wrapped prose, and one that is too long a whole paragraph.
+    """
     text = _lines_of(text).strip()
     first, _, rest = text.partition("\n")
-    if len(first) > MOST_TITLE_CHARACTERS:
+    if len(first) > MOST_TITLE_CHARACTERS or not _first_line_stands_apart(text):
         return PlainText("", tuple(_paragraphs(text)))
     return PlainText(clean_line(first), tuple(_paragraphs(rest)))
 
 
 def parse_markdown(text: str) -> PlainText:
-    """Parse Markdown lightly: the first heading, or else the first line, is the title; markers are removed.
+    """Parse Markdown lightly: the first heading, or else a short first paragraph, is the title; markers are removed.
 
     Fenced code stands as it is, fences included.
     """
@@ -137,7 +109,16 @@ def parse_markdown(text: str) -> PlainText:
     if title_index is not None:
         title = plain.pop(title_index)
         return PlainText(title, tuple(plain))
-    return PlainText(plain[0], tuple(plain[1:])) if plain else PlainText("", ())
+    # Of one line before it was joined, that is: hard-wrapped prose is no title.
+    if plain and len(plain[0]) <= MOST_TITLE_CHARACTERS and _first_line_stands_apart(text):
+        return PlainText(plain[0], tuple(plain[1:]))
+    return PlainText("", tuple(plain))
+
+
+def _first_line_stands_apart(text: str) -> bool:
+    """Tell whether a blank line, or the end, follows the first line that isn't blank."""
+    _, _, rest = text.strip().partition("\n")
+    return not rest.partition("\n")[0].strip()
 
 
 def _prose(text: str) -> list[str]:
@@ -236,7 +217,7 @@ def _text_of(root: "Tag", marks_blocks: bool = False) -> Iterator[str]:
     """
     from bs4.element import CData, NavigableString, Tag
 
-    waiting: list[PageElement | str] = [*reversed(root.contents)]
+    waiting: list[PageElement | str] = [*root.contents[::-1]]
     while waiting:
         node = waiting.pop()
         if isinstance(node, Tag) and node.name not in _BOILERPLATE:

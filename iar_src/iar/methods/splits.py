@@ -59,7 +59,8 @@ def with_splits(pairs: Iterable[QAPair], split_of: dict[str, str]) -> list[QAPai
 
 
 def deduplicate(pairs: Sequence[QAPair], chunks: Sequence[Chunk] = ()) -> tuple[list[QAPair], list[Reject]]:
-    """Drop questions equal after normalisation, and near-duplicates of another split's question.
+    """Drop questions equal after normalisation, and near-duplicates: of any question of another split, and within a
+    split of one about the same anchor of the same document. Two gaps in one sentence look alike and ask for two things.
 
     Near is a Jaccard similarity of character 5-grams of at least 0.8. Train gives way to validation,
     validation to test. So do the questions about one of `chunks` whose very words stand in a chunk of another
@@ -74,7 +75,7 @@ def deduplicate(pairs: Sequence[QAPair], chunks: Sequence[Chunk] = ()) -> tuple[
     kept: list[int] = []
     for place in sorted(range(len(pairs)), key=lambda place: _PRIORITY[pairs[place].split]):
         pair, folded = pairs[place], normalise(pairs[place].question)
-        near = (pairs[other] for other in index.similar(place) if pairs[other].split != pair.split)
+        near = (twin for other in index.similar(place) if _asks_the_same(pair, twin := pairs[other]))
         if other := copied.get(pair.chunk_id):
             reason = f"its chunk stands in another split too ({pair.split})"
             shown = "" if split_of[other] == "test" else pair.question
@@ -82,12 +83,19 @@ def deduplicate(pairs: Sequence[QAPair], chunks: Sequence[Chunk] = ()) -> tuple[
         elif folded in first_with:
             rejects.append(_reject("deduplicated", pair, "duplicate question", first_with[folded]))
         elif twin := next(near, None):
-            rejects.append(_reject("deduplicated", pair, "near-duplicate in another split", twin))
+            where = "in another split" if twin.split != pair.split else "about the same anchor"
+            rejects.append(_reject("deduplicated", pair, f"near-duplicate {where}", twin))
         else:
             first_with[folded] = pair
             kept.append(place)
             index.add(place)
     return [pairs[place] for place in sorted(kept)], rejects
+
+
+def _asks_the_same(pair: QAPair, other: QAPair) -> bool:
+    """Tell whether one of two near-duplicates has to go."""
+    same_document = pair.document_id == other.document_id
+    return pair.split != other.split or (same_document and normalise(pair.anchor) == normalise(other.anchor))
 
 
 def _copied(pairs: Sequence[QAPair], chunks: Sequence[Chunk]) -> dict[str, str]:

@@ -3,14 +3,13 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from iar.methods.inert_markdown import inert
 from iar.report.html import visible
-
-ACTIVE = re.compile(r"([\\`*_\[\]<>&|~#!$])")
 
 
 def plain(text: str) -> str:
     """Return `text` in one line that no renderer takes for markup."""
-    return ACTIVE.sub(r"\\\1", _one_line(text))
+    return inert(visible(text))
 
 
 def code(text: str) -> str:

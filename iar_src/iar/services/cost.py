@@ -141,7 +141,7 @@ class _Estimator:
         if recipes:
             yield self._evaluated("judge-eval-baselines", len(recipes), work.validation, general=True)
         # The general suites are the same prompts as at validation: their replies and votes are taken over.
-        yield self._evaluated("locked-test", 1 + REFERENCES + len(recipes), work.test, general=False)
+        yield self._evaluated("locked-test", 1 + REFERENCES + len(recipes), work.test + work.cross, general=False)
 
     def _inject(self) -> _Training:
         settings = self._file.inject
@@ -155,6 +155,8 @@ class _Estimator:
             total += seen + TEMPLATE_TOKENS * prompts
             targets += text * (continuation * (1 - PREFIX_SHARE) + rewrite + instruction)
             rows += prompts
+        retold, count = sum(self._work.retellings), len(self._work.retellings)
+        total, targets, rows = total + retold + TEMPLATE_TOKENS * count, targets + retold, rows + count
         row = min(total / max(rows, 1), settings.sequence_length)
         return _Training(total * settings.epochs, targets * settings.epochs, row)
 

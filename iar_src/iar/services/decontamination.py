@@ -23,6 +23,7 @@ from iar.records import (
     write_records,
 )
 from iar.services.evaluations import OWN, dataset_texts, own_evaluation
+from iar.services.reject_log import RejectLog
 from iar.services.workspace import CHECKS, HITS
 
 
@@ -223,14 +224,16 @@ def unchecked(checks: Iterable[EvalCheck], evaluations: Iterable[str]) -> dict[s
 
 
 def decontaminate_file(dataset: Path, evaluations: Sequence[Evaluation], out: Path | None) -> Decontamination:
-    """Look through a JSONL dataset; `out`: folder for `kept.jsonl`, the clean rows byte for byte, and the findings.
+    """Look through a JSONL dataset; `out`: folder for `kept.jsonl`, the clean rows byte for byte, `rejects.parquet`
+    and the findings.
 
     Rows count by their line. Raises UserError for a dataset or a row that cannot be read, and then writes nothing.
     """
     found = decontaminate(str(dataset), dataset_texts(dataset), evaluations)
     if out:
         out.mkdir(parents=True, exist_ok=True)
-        write_records(out / "rejects.jsonl", (reject(dataset.name, hit) for hit in found.worst.values()))
+        with RejectLog(out / "rejects.parquet") as rejects:
+            rejects.add(reject(dataset.name, hit) for hit in found.worst.values())
         part = out / "kept.jsonl.part"
         with part.open("w", encoding="utf-8", newline="") as file:
             file.writelines(_clean_lines(dataset, set(found.worst)))

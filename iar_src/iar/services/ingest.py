@@ -25,7 +25,17 @@ from iar.methods.filter_report import ScorerReport, report
 from iar.methods.near_duplicates import PERMUTATIONS, find_twins, signatures
 from iar.methods.scorers import NEAR_DUPLICATE, SCORERS, Reading
 from iar.methods.textnorm import jaccard, ngrams_of
-from iar.records import Document, FunnelStep, Reject, SourceFacts, from_json, read_records, to_json, write_json
+from iar.records import (
+    Document,
+    FunnelStep,
+    Reject,
+    SourceFacts,
+    from_json,
+    read_records,
+    to_json,
+    write_json,
+    write_records,
+)
 from iar.services.documents import convert
 from iar.services.reject_log import RejectLog, read_rejects
 from iar.services.sources import KINDS, STEP, Item, items
@@ -82,6 +92,17 @@ def ingest(
     scorers = _reports(settings.filter, read, aside, kept, nearest, seed)
     write_json(out / FILTER, [to_json(one) for one in scorers])
     return Ingested(count, int(np.array(aside.characters)[kept].sum()), funnel, scorers)
+
+
+def keep_sources(out: Path, documents: Sequence[Document]) -> dict[str, SourceFacts]:
+    """Leave in sources.jsonl the lines of these documents alone, and return them by document.
+
+    What else is dropped after reading stands in the rejects, with the document's id.
+    """
+    wanted = {document.id for document in documents}
+    facts = {one.document_id: one for one in read_records(out / SOURCES, SourceFacts) if one.document_id in wanted}
+    write_records(out / SOURCES, facts.values())
+    return facts
 
 
 def read_documents(settings: DocumentsSection) -> tuple[list[Document], list[Reject]]:

@@ -168,8 +168,9 @@ class Calls:
 
     async def _answers(self, base_url: str) -> bool:
         body = call_body(self._endpoint, self._probe)
-        exchange = await post(self._http, base_url, body)
-        await self._keep("", base_url, body, exchange)
+        async with self._budget.reserve(body):
+            exchange = await post(self._http, base_url, body)
+            await self._keep("", base_url, body, exchange)
         return not _may_help(exchange.verdict)
 
     def _who(self) -> str:

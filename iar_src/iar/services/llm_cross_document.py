@@ -13,6 +13,7 @@ from iar.methods.verbalised_sampling import draw_question
 from iar.records import CrossDocumentPair, Reject
 from iar.services.llm import ChatClient
 from iar.services.llm_teacher_replies import (
+    REPEATED,
     Certificate,
     ProposedAnswer,
     ProposedQuestions,
@@ -83,10 +84,10 @@ class _Across:
             for crossing in crossings
         ]
         drafts: list[_Draft] = []
-        seen: set[str] = set()
+        seen: dict[str, str] = {}
 
         def fault(question: str) -> str:
-            return question_fault(question) or ("repeated question" if normalise(question) in seen else "")
+            return question_fault(question) or (REPEATED if normalise(question) in seen else "")
 
         asked_all = ask_forms(self._client, "cross_question", ProposedQuestions, rows, self._progress())
         for crossing, asked in zip(crossings, asked_all, strict=True):
@@ -98,9 +99,11 @@ class _Across:
             proposals = [(" ".join(one.question.split()), one.probability) for one in asked.value.questions]
             drawn, others = draw_question(proposals, candidates, fault, random.Random(f"{seed}:{crossing.id}"))
             for question, reason in others:
-                self._drop(crossing, reason, question)
+                twin = seen[normalise(question)] if reason == REPEATED else ""
+                outcome = "duplicate" if twin else "filtered"
+                self._rejects.append(Reject(STEP, crossing.id, reason, question, twin, outcome))
             if drawn:
-                seen.add(normalise(drawn))
+                seen[normalise(drawn)] = crossing.id
                 drafts.append(_Draft(crossing, drawn))
         return drafts
 

@@ -26,6 +26,7 @@ from iar.services.llm_cross_document import ask_across
 from iar.services.llm_retellings import paraphrase, relate
 from iar.services.llm_rewrite_inputs import write_rewrite_inputs
 from iar.services.llm_teacher_replies import (
+    REPEATED,
     Certificate,
     Choices,
     Form,
@@ -41,6 +42,7 @@ STEPS = ("anchors", "types", "question", "self_contained", "grounded", "answer",
 PROMPTS = (
     *STEPS[:-1], "skeleton", "outline", "summary", "cross_question", "paraphrase", "relations", "faithful",
 )  # fmt: skip
+ANCHORED = "anchored"  # chunks that the teacher named some object of; the step after it counts these objects
 OnProgress = Callable[[int, int], None]
 
 
@@ -104,7 +106,9 @@ class LlmTeacher:
             ("verified", "question", verified),
             ("answered", "question", pairs),
         ]
-        funnel = [funnel_step(step, unit, len(items), lesson.rejects) for step, unit, items in kept]
+        named = len(chunks) - sum(reject.step == ANCHORED for reject in lesson.rejects)
+        funnel = [funnel_step(ANCHORED, "chunk", named, lesson.rejects)]
+        funnel += [funnel_step(step, unit, len(items), lesson.rejects) for step, unit, items in kept]
         return TeacherOutput(anchors, pairs, rewrite_inputs, lesson.rejects, funnel)
 
     def further(
@@ -155,34 +159,37 @@ class _Lesson:
         self._on_progress = on_progress
 
     def find_anchors(self, chunks: Sequence[Chunk], most: int) -> list[_Draft]:
-        """Step 1: literal, citable, distinct quotes, at most `most` a chunk."""
+        """Step 1: literal, citable, distinct quotes, at most `most` a chunk. A chunk without any is no lost anchor."""
         rows = [{"title": self._title(chunk), "passage": _passage(chunk.text), "most": str(most)} for chunk in chunks]
         drafts: list[_Draft] = []
         for chunk, asked in zip(chunks, self._ask("anchors", ProposedAnchors, rows), strict=True):
             if asked.value is None:
-                self._drop_unread("anchors", chunk.id, asked)
+                self._drop_unread(ANCHORED, chunk.id, asked)
             elif not asked.value.anchors:
-                self._drop("anchors", chunk.id, "no anchor proposed", chunk.text)
+                self._drop(ANCHORED, chunk.id, "no anchor proposed", chunk.text)
             else:
                 drafts += self._keep_anchors(chunk, asked.value, most)
         return drafts
 
     def _keep_anchors(self, chunk: Chunk, proposed: ProposedAnchors, most: int) -> list[_Draft]:
-        kept: list[_Draft] = []
-        seen: set[str] = set()
+        kept: dict[str, _Draft] = {}
         for proposal in proposed.anchors:
             span = locate_quote(proposal.quote, chunk.text)
             text = chunk.text[slice(*span)] if span else proposal.quote
             fault = "" if span else "no literal quote of the chunk"
-            fault = fault or anchor_fault(text) or ("repeated anchor" if text.casefold() in seen else "")
+            fault = fault or anchor_fault(text)
+            twin = kept.get(text.casefold())
+            if not fault and twin:
+                self._drop_repeated("anchors", chunk.id, "repeated anchor", proposal.quote, twin.id)
+                continue
             fault = fault or ("beyond max_anchors" if len(kept) >= most else "")
             if fault or span is None:
                 self._drop("anchors", chunk.id, fault, proposal.quote)
                 continue
-            seen.add(text.casefold())
             kind = proposal.kind.strip().casefold()[:40]
-            kept.append(_Draft(chunk, Anchor(chunk.id, kind, text, chunk.start + span[0], chunk.start + span[1])))
-        return kept
+            anchor = Anchor(chunk.id, kind, text, chunk.start + span[0], chunk.start + span[1])
+            kept[text.casefold()] = _Draft(chunk, anchor)
+        return list(kept.values())
 
     def choose_types(self, drafts: Sequence[_Draft]) -> list[_Draft]:
         """Step 2: the question type each chunk supports for each of its anchors."""
@@ -214,7 +221,7 @@ class _Lesson:
             for draft in drafts
         ]
         kept: list[_Draft] = []
-        seen: set[tuple[str, str]] = set()
+        seen: dict[tuple[str, str], str] = {}
         for draft, asked in zip(drafts, self._ask("question", ProposedQuestions, rows), strict=True):
             if asked.value is None:
                 self._drop_unread("questions", draft.id, asked)
@@ -225,14 +232,18 @@ class _Lesson:
 
             def fault(question: str, chunk_id: str = draft.chunk.id) -> str:
                 repeated = (chunk_id, normalise(question)) in seen
-                return question_fault(question) or ("repeated question" if repeated else "")
+                return question_fault(question) or (REPEATED if repeated else "")
 
             proposals = [(" ".join(one.question.split()), one.probability) for one in asked.value.questions]
             drawn, others = draw_question(proposals, candidates, fault, random.Random(f"{seed}:{draft.id}"))
             for question, reason in others:
-                self._drop("questions", draft.id, reason, question)
+                if reason == REPEATED:
+                    twin = seen[draft.chunk.id, normalise(question)]
+                    self._drop_repeated("questions", draft.id, reason, question, twin)
+                else:
+                    self._drop("questions", draft.id, reason, question)
             if drawn:
-                seen.add((draft.chunk.id, normalise(drawn)))
+                seen[draft.chunk.id, normalise(drawn)] = draft.id
                 kept.append(replace(draft, question=drawn))
         return kept
 
@@ -289,6 +300,9 @@ class _Lesson:
 
     def _drop(self, step: str, item_id: str, reason: str, text: str) -> None:
         self.rejects.append(Reject(step, item_id, reason, text))
+
+    def _drop_repeated(self, step: str, item_id: str, reason: str, text: str, twin: str) -> None:
+        self.rejects.append(Reject(step, item_id, reason, text, twin, "duplicate"))
 
     def _drop_unread(self, step: str, item_id: str, asked: Asked[Form]) -> None:
         self.rejects.append(unread(step, item_id, asked))

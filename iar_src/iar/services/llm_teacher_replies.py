@@ -24,6 +24,7 @@ QuestionType = Literal[
 ]
 
 
+REPEATED = "repeated question"
 # What a model writes, with the escapes of the prompt's fences undone.
 Words = Annotated[str, AfterValidator(unfence)]
 

@@ -1,17 +1,25 @@
 """What an evaluation stage reports: `scores.jsonl`, numbers and a table for the UI, entries for the registry."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from iar.methods.digest import digest_json
+from iar.methods.inert_markdown import inert
 from iar.methods.verification import attack_success
 from iar.records import Lineage, ModelScores, Outcome, SuiteScore, VerifierAudit, to_json, write_records
+from iar.services.decontamination import read_checks, unchecked
+from iar.services.evaluations import GENERAL
 from iar.services.suites import SUITES
 from iar.services.verifiers import audit_entry
 
 
-def scores_outcome(out: Path, all_scores: Sequence[ModelScores], audits: Sequence[VerifierAudit] = ()) -> Outcome:
-    """Write `scores.jsonl` under `out` and return the report on all models and on who judged them."""
+def scores_outcome(
+    out: Path, all_scores: Sequence[ModelScores], inputs: Mapping[str, Path], audits: Sequence[VerifierAudit] = ()
+) -> Outcome:
+    """Write `scores.jsonl` under `out` and return the report on all models and on who judged them.
+
+    inputs: the stage's, where what training data was checked against stands in the datasets.
+    """
     write_records(out / "scores.jsonl", all_scores)
     metrics: dict[str, float] = {}
     for scores in all_scores:
@@ -21,12 +29,24 @@ def scores_outcome(out: Path, all_scores: Sequence[ModelScores], audits: Sequenc
     verifiers = tuple(map(audit_entry, audits))
     judged = tuple(("judged-by", one.digest) for one in verifiers)
     entries = tuple(_entry(scores, judged) for scores in all_scores)
-    return Outcome(metrics, "\n\n".join([scores_table(all_scores), *_audit_line(audits)]), verifiers + entries)
+    text = [scores_table(all_scores), *_audit_line(audits), *unchecked_warnings(all_scores, inputs)]
+    return Outcome(metrics, "\n\n".join(text), verifiers + entries)
 
 
 def _audit_line(audits: Sequence[VerifierAudit]) -> list[str]:
     each = [f"{one.verifier} {attack_success(one.attacks)}" for one in audits]
     return [f"Attacks that the judges score above 0: {', '.join(each)}"] if each else []
+
+
+def unchecked_warnings(all_scores: Sequence[ModelScores], inputs: Mapping[str, Path]) -> list[str]:
+    """Return a line for each evaluation behind a score that some training data was not checked against."""
+    scored = [*dict.fromkeys(scores.split for scores in all_scores), *GENERAL] if all_scores else []
+    why = unchecked((check for folder in inputs.values() for check in read_checks(folder)), scored)
+    return [
+        f"**UNCHECKED**: {name}: training data may give its prompts away ({inert(why[name])})"
+        for name in scored
+        if name in why
+    ]
 
 
 def scores_table(all_scores: Sequence[ModelScores]) -> str:

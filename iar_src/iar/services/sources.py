@@ -136,7 +136,8 @@ def _file_items(
     suffix = PurePosixPath(name).suffix.lower()
     try:
         if suffix in ROW_TYPES:
-            rows = _jsonl_rows(path, name) if suffix == ".jsonl" else _parquet_rows(path, name, settings.columns)
+            alone = path == Path(settings.path)
+            rows = _jsonl_rows(path, name) if suffix == ".jsonl" else _parquet_rows(path, name, settings.columns, alone)
             yield from _row_items(rows, name, place, revision, collection or name, settings)
         else:
             yield Item(name, name, path.read_bytes(), MEDIA_TYPES[suffix], collection, place, revision)
@@ -220,13 +221,17 @@ def _jsonl_rows(path: Path, name: str) -> Iterator[Row]:
             yield number, row if isinstance(row, dict) else "line is no JSON object"
 
 
-def _parquet_rows(path: Path, name: str, columns: ColumnsSection) -> Iterator[Row]:
+def _parquet_rows(path: Path, name: str, columns: ColumnsSection, alone: bool) -> Iterator[Row]:
+    """Yield the rows of a file; without the text column it fails among others, and `alone` it is a user's mistake."""
     import pyarrow
     from pyarrow import parquet
 
     number = 0
     try:
         with parquet.ParquetFile(path) as file:
+            if columns.text not in file.schema_arrow.names and not alone:
+                yield 1, f"no column {columns.text}"
+                return
             wanted = _present(file.schema_arrow.names, columns, name)
             for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=wanted):
                 for row in batch.to_pylist():

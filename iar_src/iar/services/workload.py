@@ -1,16 +1,17 @@
 """How much a run file has to work on, in tokens: counted where its questions are built, else from its documents."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from statistics import fmean
 
-from iar.config import DocumentsSection, Endpoint, RunFile
+from iar.config import DocumentsSection, Endpoint, QaBuildSection, RunFile
 from iar.errors import UserError
 from iar.methods.chunking import chunk_document
-from iar.records import Chunk, Document, QAPair, read_records
+from iar.methods.retelling import MOST_TOKENS, REGISTERS
+from iar.records import Chunk, Document, QAPair, Retelling, read_records
 from iar.services.ingest import read_documents
 from iar.services.source_rows import is_file
 from iar.services.sources import is_hub_id, is_remote
@@ -37,7 +38,8 @@ class Suite:
 class Workload:
     """Documents as tokens, chunks, and questions by split; `counted` where these are no estimate.
 
-    units: tokens of what each Inject row reconstructs, documents or chunks.
+    units: tokens of what each Inject row reconstructs, documents or chunks. retellings: of each text that a teacher
+    wrote beside them, a row of its own; cross: questions over two documents, asked in the test alone.
     """
 
     documents: tuple[float, ...]
@@ -50,6 +52,8 @@ class Workload:
     answer_tokens: float
     suites: dict[str, Suite]
     counted: bool
+    retellings: tuple[float, ...] = ()
+    cross: int = 0
 
     @property
     def text_tokens(self) -> float:
@@ -71,6 +75,9 @@ def workload(run_file: RunFile, data: Path | None, copy: Path | None = None) -> 
         train, validation, test = (int(counts[split]) for split in ("train", "validation", "test"))
         pairs = list(read_records(data / "train.jsonl", QAPair))
         question, answer = (fmean(tokens(text) for text in texts) for texts in _texts(pairs))
+        cross, retold = int(counts.get("cross_document", 0)), data / "retellings.jsonl"
+        told = read_records(retold, Retelling) if retold.is_file() else ()
+        retellings = tuple(tokens(one.text) for one in told)
     else:
         documents, _ = read_documents(_here(run_file.documents, copy))
         size = (settings.chunk_tokens, lambda text: ceil(tokens(text))) if settings.chunk_tokens else None
@@ -81,11 +88,25 @@ def workload(run_file: RunFile, data: Path | None, copy: Path | None = None) -> 
         validation, test = round(kept * settings.validation_share), round(kept * settings.test_share)
         train = round(kept) - validation - test
         question, answer = QUESTION_TOKENS, LLM_ANSWER_TOKENS if by_llm else RULE_ANSWER_TOKENS
+        cross = settings.cross_questions if by_llm else 0
+        retellings = tuple(_planned_retellings(settings, documents)) if by_llm else ()
     whole = tuple(tokens(document.text) for document in documents)
     units = whole if run_file.inject.unit == "document" else tuple(tokens(chunk.text) for chunk in chunks)
     return Workload(
-        whole, units, len(chunks), train, validation, test, question, answer, _suites(run_file), data is not None
-    )
+        whole, units, len(chunks), train, validation, test, question, answer, _suites(run_file), data is not None,
+        retellings, cross,
+    )  # fmt: skip
+
+
+def _planned_retellings(settings: QaBuildSection, documents: Iterable[Document]) -> Iterator[float]:
+    """Yield about the tokens of each text that `qa_build.augment` asks for."""
+    for document in documents:
+        size = tokens(document.text)
+        if "paraphrase" in settings.augment:
+            parts = max(1, ceil(size / MOST_TOKENS))
+            yield from [size / parts] * parts * len(REGISTERS)
+        if "relations" in settings.augment:
+            yield from [float(min(size, MOST_TOKENS))] * settings.relations_per_document
 
 
 def _here(documents: DocumentsSection, copy: Path | None) -> DocumentsSection:

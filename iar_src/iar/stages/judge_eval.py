@@ -36,7 +36,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
 
     if "candidates" not in inputs:
         others = baseline_subjects(inputs) or reference_subjects(inputs)
-        return scores_outcome(out, score_all(others, examination, out, context.progress.update), audits)
+        return scores_outcome(out, score_all(others, examination, out, context.progress.update), inputs, audits)
 
     candidates = list(read_records(inputs["candidates"] / "candidates.jsonl", Candidate))
     originals, copies = _by_content(candidates)
@@ -44,7 +44,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     with weights_present(inputs["candidates"], originals, run_file, context.state, context.progress.update):
         scores = score_all(subjects, examination, out, context.progress.update)
     scores += [_copy_scores(scores, candidate, out) for candidate in copies]
-    return scores_outcome(out, scores, audits)
+    return scores_outcome(out, scores, inputs, audits)
 
 
 def _by_content(candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:

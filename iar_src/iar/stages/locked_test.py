@@ -53,7 +53,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     if not selection.pick:
         write_records(out / QUESTIONS, [])
         write_json(out / PAIRED, {"pick": "", "differences": []})
-        outcome = scores_outcome(out, [])
+        outcome = scores_outcome(out, [], inputs)
         return Outcome(outcome.metrics, "**No feasible candidate**: the test was not read.", ())
     baselines = baseline_subjects(inputs)
     artifact, picked = _pick(inputs, selection)
@@ -81,7 +81,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     against = [*AGAINST, *(subject.model for subject in baselines)]
     differences = list(_differences(out, selection.pick, against, run_file))
     write_json(out / PAIRED, {"pick": selection.pick, "differences": [to_json(one) for one in differences]})
-    outcome = scores_outcome(out, scores, read_audits(inputs["references"]) if "references" in inputs else [])
+    audits = read_audits(inputs["references"]) if "references" in inputs else []
+    outcome = scores_outcome(out, scores, inputs, audits)
     warning = [f"**Not a first look**: {reading.mark}."] if reading.mark else []
     text = [*warning, outcome.markdown, *_slice(scores, len(cross)), _table(differences)]
     metrics = {"earlier_reads": float(reading.earlier_reads), "seen_before": float(reading.seen_before)}

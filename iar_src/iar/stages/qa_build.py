@@ -1,7 +1,8 @@
 """QA build: documents -> chunks -> a teacher's questions and answers -> deduplicated, decontaminated splits."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from iar.records import (
     Outcome,
     QAPair,
     Retelling,
+    SourceFacts,
     read_records,
     to_json,
     write_json,
@@ -30,7 +32,7 @@ from iar.records import (
 )
 from iar.services.decontamination import Decontamination, check_lines, clean_questions, clean_texts, write_checks
 from iar.services.evaluations import general_evaluations
-from iar.services.ingest import DOCUMENTS, Ingested, ingest
+from iar.services.ingest import DOCUMENTS, Ingested, ingest, keep_sources
 from iar.services.models import load_tokenizer
 from iar.services.reject_log import RejectLog
 from iar.services.workspace import Context
@@ -55,6 +57,7 @@ def _build(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Conte
     ingested = ingest(run_file.documents, out, rejects, context.seed, context.progress.update)
     read = list(read_records(out / DOCUMENTS, Document))
     documents, contaminated, checked_documents = clean_texts("documents", read, general, "uncontaminated")
+    facts = keep_sources(out, documents)
     count_tokens = _token_counter(settings, inputs)
     budget = (settings.chunk_tokens, count_tokens) if settings.chunk_tokens else (settings.chunk_characters, len)
     chunks = [chunk for document in documents for chunk in chunk_document(document, *budget)]
@@ -93,7 +96,7 @@ def _build(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Conte
     check_funnel(funnel, rejects.counts)
     _check_splits(pairs, chunks, settings)
 
-    lineage = _lineage(documents, chunks, [*pairs, *cross], retellings)
+    lineage = _lineage(documents, facts, chunks, [*pairs, *cross], retellings)
     _write(out, documents, chunks, taught, pairs, funnel)
     write_checks(out, checks)
     if cross:
@@ -192,10 +195,14 @@ def _markdown(
 
 
 def _lineage(
-    documents: Sequence[Document], chunks: Sequence[Chunk], pairs: Sequence[QAPair], retellings: Sequence[Retelling]
+    documents: Sequence[Document],
+    facts: Mapping[str, SourceFacts],
+    chunks: Sequence[Chunk],
+    pairs: Sequence[QAPair],
+    retellings: Sequence[Retelling],
 ) -> tuple[Lineage, ...]:
     """Return the registry entries: documents, their chunks, questions and retellings, and the dataset last."""
-    documents_by_id = {document.id: _entry("document", document.source, document) for document in documents}
+    documents_by_id = {document.id: _document_entry(document, facts[document.id]) for document in documents}
     chunks_by_id = {
         chunk.id: _entry("chunk", chunk.id, chunk, ("part-of", documents_by_id[chunk.document_id].digest))
         for chunk in chunks
@@ -221,6 +228,12 @@ def _lineage(
 
 def _chunk_ids(pair: QAPair) -> tuple[str, ...]:
     return (pair.chunk_id, pair.other_chunk_id) if isinstance(pair, CrossDocumentPair) else (pair.chunk_id,)
+
+
+def _document_entry(document: Document, facts: SourceFacts) -> Lineage:
+    """Return a document's entry, with what was found where it was got; the digest is of the document alone."""
+    entry = _entry("document", document.source, document)
+    return replace(entry, payload=entry.payload | {"found": to_json(facts)})
 
 
 def _entry(kind: str, name: str, record: Document | Chunk | QAPair | Retelling, *inputs: tuple[str, str]) -> Lineage:

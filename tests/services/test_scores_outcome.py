@@ -1,0 +1,50 @@
+"""The summary of an evaluation stage: scores, and which of them training data may have given away."""
+
+from pathlib import Path
+
+import pytest
+
+from iar.records import EvalCheck, ModelScores, SuiteScore, read_records, to_json, write_json
+from iar.services.scores_outcome import scores_outcome
+from iar.services.suites import SUITES
+from iar.services.workspace import CHECKS
+
+SCORES = ModelScores(
+    "vanilla", "validation", "0" * 64, tuple(SuiteScore(name, 50, 40, 60, 10, 0) for name in SUITES), 50, 50, 40, 60
+)
+
+
+def checked(folder: Path, dataset: str, **unchecked: str) -> Path:
+    folder.mkdir()
+    names = ("validation", "test", "ifeval", "mmlu", "msbench")
+    checks = [EvalCheck(dataset, name, "f" * 64, 5, 5, 9, 0, 1, unchecked.get(name, "")) for name in names]
+    write_json(folder / CHECKS, [to_json(check) for check in checks])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("data", "baseline", "warnings"),
+    [
+        ({}, {}, []),
+        ({"mmlu": "no | network"}, {}, [r"mmlu: training data may give its prompts away (questions: no \| network)"]),
+        ({"test": "empty"}, {}, []),  # another split is scored
+        ({}, {"validation": "empty"}, ["validation: training data may give its prompts away (replay: empty)"]),
+    ],
+)
+def test_a_score_on_an_unchecked_evaluation_has_a_warning(
+    tmp_path: Path, data: dict[str, str], baseline: dict[str, str], warnings: list[str]
+) -> None:
+    inputs = {
+        "data": checked(tmp_path / "data", "questions", **data),
+        "baselines_1": checked(tmp_path / "replay", "replay", **baseline),
+    }
+    outcome = scores_outcome(tmp_path, [SCORES], inputs)
+    assert outcome.markdown.count("UNCHECKED") == len(warnings)
+    assert all(f"**UNCHECKED**: {warning}" in outcome.markdown for warning in warnings)
+    assert outcome.metrics["vanilla/mmlu"] == 50
+    assert list(read_records(tmp_path / "scores.jsonl", ModelScores)) == [SCORES]
+
+
+def test_where_no_check_is_on_record_every_score_has_a_warning(tmp_path: Path) -> None:
+    outcome = scores_outcome(tmp_path, [SCORES], {"base": tmp_path})
+    assert outcome.markdown.count("no check is on record") == 4
