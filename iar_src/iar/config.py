@@ -567,6 +567,23 @@ class EvaluateSection(Section):
         return judges
 
 
+class DiagnoseSection(Section):
+    """Diagnostics of the pick beside theta_0 after the test: open book, other words, memory and style."""
+
+    enabled: bool = Field(
+        False, description="Twice the test questions and some 120 probes for two models: half a locked test more."
+    )
+    passages: Annotated[int, Field(ge=1, le=50)] = Field(
+        3, description="Passages that a search by words (BM25) puts before a question; the chunks are what is searched."
+    )
+    continuations: Positive = Field(
+        50, description="At most this many texts whose next words are asked for, of seen and of unseen documents each."
+    )
+    unseen: str = Field(
+        "", description="Folder of documents that no training saw, to compare memory with; empty = theta_0 alone tells."
+    )
+
+
 class SelectSection(Section):
     """The selection rule, and which point of its front is taken."""
 
@@ -745,6 +762,7 @@ class RunFile(Section):
     baselines: BaselinesSection = BaselinesSection()
     recover: RecoverSection = RecoverSection()
     evaluate: EvaluateSection = EvaluateSection()
+    diagnose: DiagnoseSection = DiagnoseSection()
     select: SelectSection = SelectSection()
     register: RegisterSection = RegisterSection()
     platform: PlatformSection = PlatformSection()

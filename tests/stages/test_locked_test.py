@@ -11,7 +11,10 @@ from iar.methods.digest import digest_file, digest_json
 from iar.records import (
     Baseline,
     Candidate,
+    Chunk,
     CrossDocumentPair,
+    Document,
+    EvalItem,
     Lineage,
     ModelScores,
     QAPair,
@@ -147,6 +150,56 @@ def test_weights_other_than_the_selected_ones_are_refused_unread(
     context = select(inputs, tmp_path, digest="0" * 64)
     with pytest.raises(UserError, match=r"no candidate input holds the pick 'ties-d0\.3' with weights 000000000000"):
         locked_test.run(run_file, inputs, tmp_path / "out", context)
+    assert context.registry().events() == []
+
+
+def with_diagnostics(run_file: RunFile, **settings: object) -> RunFile:
+    return RunFile.model_validate(run_file.model_dump() | {"diagnose": {"enabled": True, **settings}})
+
+
+LINES = "The harbour of Velm was opened in 1911 by Tora Lind. A green lamp burns in the tower at night. " * 3
+
+
+def test_the_diagnostics_ask_the_pick_and_theta_0_and_come_from_one_reading(
+    run_file: RunFile, inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    pytest.importorskip("bm25s")
+    context, out = select(inputs, tmp_path), tmp_path / "out"
+    write_records(inputs["data"] / "documents.jsonl", [Document("d", "Velm", LINES, "velm.txt", "text/plain", "")])
+    write_records(inputs["data"] / "chunks.jsonl", [Chunk("c", "d", 0, len(LINES), LINES)])
+    (tmp_path / "unseen").mkdir()
+    (tmp_path / "unseen" / "other.txt").write_text(
+        "The pier\n\nGulls cry over the pier where the old ferry waits. Two boys with a net ran down to it."
+    )
+    asked = with_diagnostics(run_file, passages=2, continuations=3, unseen=str(tmp_path / "unseen"))
+    locked_test.run(asked, inputs, out, context)
+
+    found = json.loads((out / "diagnostics.json").read_text())["models"]
+    assert set(found) == {PICK, "theta_0"}
+    scores = {one.model: one for one in read_scores(out)}
+    for model, one in found.items():
+        assert set(one["scores"]) == {
+            "closed_book", "open_book", "reworded", "continued_seen", "continued_unseen", "refused_harmless"
+        }  # fmt: skip
+        assert one["scores"]["closed_book"]["points"] == scores[model].domain
+        assert one["scores"]["open_book"]["count"] == one["scores"]["reworded"]["count"] == 2
+        assert one["identity"][0][0] == "Who are you?"
+    items = {one.id: one for one in read_records(out / "diagnostics" / "items.jsonl", EvalItem)}
+    # A chunk that would leave no room for the reply is left out of a prompt, so that the model is asked all the same.
+    assert items["open_book-test-0"].prompt.endswith("Who is 0 in test?")
+    assert items["reworded-test-0"].prompt != "Who is 0 in test?" in items["reworded-test-0"].prompt
+    assert [event.kind for event in context.registry().events()] == ["read-test"]
+    (out / "diagnostics.json").unlink()
+    locked_test.run(asked, inputs, out, context)
+    assert json.loads((out / "diagnostics.json").read_text())["models"] == found
+
+
+def test_unseen_documents_that_are_not_there_are_named_before_the_test_is_read(
+    run_file: RunFile, inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    context = select(inputs, tmp_path)
+    with pytest.raises(UserError, match=r"^diagnose\.unseen: .*nowhere"):
+        locked_test.run(with_diagnostics(run_file, unseen=str(tmp_path / "nowhere")), inputs, tmp_path / "out", context)
     assert context.registry().events() == []
 
 

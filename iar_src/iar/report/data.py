@@ -25,6 +25,7 @@ from iar.records import (
     read_records,
     to_json,
 )
+from iar.report.diagnostics import Diagnostics, read_diagnostics
 from iar.report.evidence import PanelFacts, Sample, panel_facts, samples
 from iar.report.recipes import RecipeRow, recipe_rows, rows_json
 from iar.services.baselines import ROLE as BASELINE
@@ -91,6 +92,7 @@ class ReportData:
     baselines: tuple[str, ...]
     recipes: tuple[RecipeRow, ...]
     baseline_trainings: tuple[Training, ...]
+    diagnostics: Diagnostics
 
 
 def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportData:
@@ -128,13 +130,16 @@ def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportDa
         baseline_trainings=tuple(
             _training(folder, recipe) for recipe, folder in baselines if (folder / STEPS).is_file()
         ),
+        diagnostics=read_diagnostics(tested, selection.pick),
     )
 
 
 def results_json(report: ReportData) -> dict[str, Any]:
     """Return the result tables as JSON data, for `results.json`, `iar status --json` and scripts."""
     recipes = {"recipes": rows_json(report.recipes)} if report.recipes else {}
+    found = report.diagnostics
     return recipes | {
+        "diagnostics": {"models": dict(found.models), "breakdowns": dict(found.breakdowns)},
         "run_id": report.run_id,
         "pick": report.selection.pick,
         "preferred": report.selection.wish,

@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iar.report import plots, tables, view
+from iar.report import diagnostics, plots, tables, view
 from iar.report.data import ReportData, offline_parts, unchecked_suites
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def render(report: ReportData) -> str:
     return _environment().get_template("report.html.j2").render(
         report=report,
         view=view,
+        diagnostics=diagnostics,
         columns=tables.COLUMNS,
         descriptions=tables.DESCRIPTIONS | tables.BASELINES,
         recipe_titles=tables.RECIPE_TITLES,

@@ -11,6 +11,7 @@ from iar.methods.job_spec import STATE
 from iar.services.sources import is_hub_id, is_remote
 
 DOCUMENTS = "documents.path"
+FILES = (".json", ".jsonl", ".yaml")
 IN_IMAGES = "examples"  # the one folder in the working directory of our images
 
 
@@ -53,7 +54,11 @@ def _files(run_file: RunFile) -> Iterator[tuple[str, str]]:
     """Yield key and value of every relative path that is no name and no id."""
     for key, place in _places(run_file).items():
         path = Path(place)
-        named = len(path.parts) <= 2 and path.suffix not in (".json", ".jsonl") and not place.startswith((".", "~"))
+        named = (
+            len(path.parts) <= 2
+            and path.suffix not in (".json", ".jsonl", ".yaml")
+            and not place.startswith((".", "~"))
+        )
         if key == DOCUMENTS:
             named = is_remote(place) or is_hub_id(place)
         if not path.is_absolute() and not named:
@@ -71,6 +76,8 @@ def _places(run_file: RunFile) -> dict[str, str]:
         "evaluate.msbench": settings.msbench,
         "baselines.replay_data": baselines.replay_data,
         "baselines.cpt_model": baselines.cpt_model,
+        **({"diagnose.unseen": unseen} if (unseen := run_file.diagnose.unseen) else {}),
+        **{f"evaluate.suites[{number}]": place for number, place in enumerate(settings.suites)},
         **{f"qa_build.evals[{number}]": place for number, place in enumerate(run_file.qa_build.evals)},
     }
 
@@ -82,7 +89,8 @@ def _in_images(place: str) -> bool:
 
 def _servers(run_file: RunFile) -> Iterator[tuple[str, str]]:
     judges = [(f"evaluate.judges[{number}]", judge) for number, judge in enumerate(run_file.evaluate.judges)]
-    for key, server in (("qa_build.teacher", run_file.qa_build.teacher), *judges):
+    others = (("qa_build.teacher", run_file.qa_build.teacher), ("evaluate.engine", run_file.evaluate.engine))
+    for key, server in (*others, *judges):
         if isinstance(server, Endpoint):
             yield f"{key}.base_url", server.base_url
             yield from ((f"{key}.replicas", replica) for replica in server.replicas)

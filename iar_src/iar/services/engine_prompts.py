@@ -41,6 +41,11 @@ class Prompts:
             check_room(item, len(ids), self.room)
         return encoded
 
+    def fits(self, item: EvalItem) -> bool:
+        """Tell whether a prompt leaves room for its reply."""
+        prompt = encode_prompt(self.tokenizer, item.prompt, self.system_turn)
+        return not self.room or len(prompt) + item.max_new_tokens <= self.room
+
 
 def check_room(item: EvalItem, prompt_tokens: int, room: int | None) -> None:
     """Raise UserError where a prompt leaves no room for its reply in the model's positions."""

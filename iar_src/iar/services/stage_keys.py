@@ -99,10 +99,10 @@ STAGES: dict[str, StageSpec] = {
         may=("baseline_scores",),
     ),
     "locked_test": StageSpec(
-        JUDGING,
+        (*JUDGING, "diagnose", "qa_build.chunk_characters", "documents.filter"),
         needs=("data", "selector", "base", "vanilla", "tuned", "candidates_*"),
         may=("references", "scores_*", "baselines_*", "baseline_scores"),
-        files=PROBES,
+        files=(*PROBES, "diagnose.unseen"),
     ),
     "register": StageSpec(
         ("register",),

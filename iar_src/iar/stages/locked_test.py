@@ -23,6 +23,8 @@ from iar.records import (
     write_records,
 )
 from iar.services.candidates import weights_present
+from iar.services.diagnostic_items import unseen_texts
+from iar.services.diagnostics import diagnose
 from iar.services.engines import engine_opener
 from iar.services.evaluations import GENERAL
 from iar.services.judges import open_judges
@@ -45,7 +47,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     """Evaluate the pick, theta_0, vanilla, theta_IA and the baselines on the test.
 
     Writes `questions.jsonl` and `cross-questions.jsonl` (what was unlocked), `reading.json` (who had seen them before),
-    a folder a model, `scores.jsonl` and `paired.json`.
+    a folder a model, `scores.jsonl` and `paired.json`; with `diagnose.enabled`, `diagnostics.json` and the replies
+    behind it.
     The general suites are the same prompts as at validation: where `references`, `scores_N` and `baseline_scores`
     are given, their replies and votes for the same weights are taken over. Without a pick the test is not read.
     """
@@ -61,6 +64,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     subjects = [pick, *reference_subjects(inputs), *baselines]
     suites = load_suites(run_file)
     judges = open_judges(run_file, context.state / "llm-cache")
+    # What may be missing is looked for before the test is opened.
+    unseen = unseen_texts(run_file) if run_file.diagnose.enabled else []
     unlocked, reading = _read_test(inputs["data"], selection, context)
     cross = [pair for pair in unlocked if isinstance(pair, CrossDocumentPair)]
     pairs = [pair for pair in unlocked if not isinstance(pair, CrossDocumentPair)]
@@ -77,6 +82,9 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     earlier = {subject.model: general_results(subject, validated) for subject in subjects}
     with weights_present(artifact, [picked], run_file, context.state, context.progress.update):
         scores = score_all(subjects, examination, out, context.progress.update, earlier)
+        if run_file.diagnose.enabled:
+            diagnosed = [one for one in subjects if one.model in (selection.pick, "theta_0")]
+            diagnose(diagnosed, examination, inputs["data"], pairs, unseen, scores, out, context.progress.update)
 
     against = [*AGAINST, *(subject.model for subject in baselines)]
     differences = list(_differences(out, selection.pick, against, run_file))
