@@ -28,7 +28,7 @@ from iar.cli_options import (
     write_output,
 )
 from iar.cli_platform import Host, Namespace, cost, estimated_cost, promote, reconcile, submit
-from iar.cli_provenance import export
+from iar.cli_provenance import export, sign, verify_signatures
 from iar.errors import ExitCode, IarError, NoFeasibleCandidate, UserError
 
 if TYPE_CHECKING:
@@ -329,8 +329,9 @@ def doctor(
         raise typer.Exit(ExitCode.USER_ERROR)
 
 
-for command in (cost, submit, reconcile, promote):
+for command in (cost, submit, reconcile, promote, sign):
     app.command()(command)
+app.command("verify-signatures")(verify_signatures)
 
 
 def _status(run_yaml: Path | None, overrides: list[str] | None, state: Path | None) -> dict[str, Any]:

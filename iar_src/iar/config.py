@@ -617,6 +617,11 @@ class RegisterSection(Section):
     tracking_uri: str = Field("", description="MLflow server; empty = SQLite in the state folder.")
     experiment: str = Field("iar")
     registry_url: str = Field("", description="SQLAlchemy URL without a password; empty = SQLite in the state folder.")
+    require_signature: str = Field(
+        "",
+        description="Public key in PEM that must have signed a run before `iar promote` lets it serve; empty = none, "
+        "because a machine alone has nobody to sign for.",
+    )
 
     @field_validator("alias")
     @classmethod

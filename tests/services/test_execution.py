@@ -31,11 +31,12 @@ class World:
         self.tracked: list[str] = []
         self.monkeypatch = monkeypatch
         monkeypatch.setenv("IAR_STATE", str(self.state))
-        tracking = SimpleNamespace(Tracker=lambda *arguments: SimpleNamespace(log_stage=self.log_stage))
+        tracking = SimpleNamespace(Tracker=lambda *arguments: SimpleNamespace(log_stage=self.log_stage, uri="mlflow"))
         monkeypatch.setitem(sys.modules, "iar.services.tracking", tracking)
 
-    def log_stage(self, task: str, **named: Any) -> None:
+    def log_stage(self, task: str, **named: Any) -> str:
         self.tracked.append(task)
+        return "run-1"
 
     def run(self, stage: Stage, name: str = "") -> Finished:
         def counted(*arguments: Any) -> Outcome:

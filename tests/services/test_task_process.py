@@ -1,5 +1,6 @@
 """What a task shows in the UI, and the one line with which it ends."""
 
+import json
 import sys
 from base64 import b64encode
 from pathlib import Path
@@ -7,10 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kfp import dsl
 
 from iar.config import RunFile
 from iar.errors import UserError
-from iar.records import Outcome
+from iar.records import Lineage, Outcome
 from iar.services.task_process import run_component
 
 
@@ -19,8 +21,9 @@ class Shown:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        for name in ("summary", "page", "frontier", "job"):
+        for name in ("page", "frontier", "job"):
             setattr(self, name, SimpleNamespace(path=str(folder / name)))
+        self.summary = dsl.Markdown(name="summary", uri=str(folder / "summary"), metadata={})
         self.folder = folder
         self.metrics = self
         self.logged: dict[str, float] = {}
@@ -37,7 +40,8 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shown:
     monkeypatch.setenv("IAR_STATE", str(tmp_path / "state"))
     for name in ("IAR_JOB_MANIFEST", "IAR_TASK_SETTINGS"):
         monkeypatch.setenv(name, "")
-    tracking = SimpleNamespace(Tracker=lambda *given: SimpleNamespace(log_stage=lambda *_, **__: None))
+    tracker = SimpleNamespace(log_stage=lambda *_, **__: "run-1", uri="mlflow")
+    tracking = SimpleNamespace(Tracker=lambda *given: tracker)
     monkeypatch.setitem(sys.modules, "iar.services.tracking", tracking)
     return Shown(tmp_path / "outputs")
 
@@ -46,7 +50,7 @@ def run(shown: Shown, stage: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setitem(sys.modules, "iar.stages.base_model", SimpleNamespace(run=stage))
     text = RunFile.model_validate({"run": {"name": "t"}, "documents": {"path": "docs"}}).canonical()
     parts: dict[str, Any] = {name: getattr(shown, name) for name in ("page", "frontier", "job")}
-    return run_component("base_model", text, {}, shown.metrics, shown.summary, **parts)  # type: ignore[attr-defined]
+    return run_component("base_model", text, {}, shown.metrics, shown.summary, **parts)
 
 
 def test_numbers_text_report_frontier_and_job_are_shown(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +64,23 @@ def test_numbers_text_report_frontier_and_job_are_shown(shown: Shown, monkeypatc
     assert (shown.text("summary"), shown.text("page")) == ("**ok**", "<p>report</p>")
     assert f'src="data:image/png;base64,{b64encode(b"png").decode()}"' in shown.text("frontier")
     assert shown.text("job").startswith("# No job was launched: ")
+
+
+def test_the_artifact_s_metadata_is_one_text_that_leads_to_the_registry(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stage(run_file: RunFile, inputs: Any, out: Path, context: Any) -> Outcome:
+        for name in ("report.html", "frontier.png"):
+            (out / name).write_text("shown")
+        return Outcome({}, "", (Lineage("checkpoint", "f" * 64, "theta_0", {}), Lineage("qa", "a" * 64, "q", {})))
+
+    ref = run(shown, stage, monkeypatch)
+
+    assert list(shown.summary.metadata) == ["iar"] and isinstance(shown.summary.metadata["iar"], str)
+    about = json.loads(shown.summary.metadata["iar"])
+    run_id = RunFile.model_validate({"run": {"name": "t"}, "documents": {"path": "docs"}}).run_id
+    lineage = ["checkpoint:" + "f" * 12]
+    assert about == {"run": run_id, "task": "base-model", "artifact": ref, "lineage": lineage}
 
 
 def test_an_error_is_one_line_and_its_exit_code(

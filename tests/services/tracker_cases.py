@@ -11,6 +11,7 @@ import pytest
 
 from iar.config import RunFile
 from iar.errors import UserError
+from iar.services.linked_runs import DatasetUse
 from iar.services.tracking import Tracker
 
 STEPS = [{"step": step, "loss": 1.0 / step, "note": "text", "ok": True} for step in range(1, 1203)]
@@ -65,6 +66,24 @@ def runs(client: Any, run_file: RunFile) -> dict[str, Any]:
     found = client.search_runs([experiment.experiment_id])
     assert len({run.info.run_name for run in found}) == len(found)
     return {run.info.run_name: run for run in found}
+
+
+def test_datasets_and_tags_of_a_task_are_logged_once(tracker: Tracker, client: Any, run_file: RunFile) -> None:
+    uses = [DatasetUse("qa", "d" * 64, "trained-on", {"pairs": 9}), DatasetUse("validation", "e" * 64, "made", {})]
+    tags = {"iar.lineage": "checkpoint:" + "c" * 12, "iar.activity": "a" * 64}
+
+    ids = {tracker.log_stage("inject", {}, {}, datasets=uses, tags=tags) for _ in range(2)}
+
+    child = runs(client, run_file)["inject"]
+    assert ids == {child.info.run_id} and child.data.tags.items() >= tags.items()
+    logged = {
+        one.dataset.name: (one.dataset.digest, {tag.key: tag.value for tag in one.tags})
+        for one in child.inputs.dataset_inputs
+    }
+    assert logged["qa"] == ("d" * 36, {"mlflow.data.context": "trained-on", "iar.lineage": "d" * 64})
+    assert logged.keys() == {"qa", "validation"} and len(child.inputs.dataset_inputs) == 2
+    (profile,) = [one.dataset.profile for one in child.inputs.dataset_inputs if one.dataset.name == "qa"]
+    assert profile == '{"pairs": 9}'
 
 
 def test_a_task_is_a_child_of_the_pipeline_run_with_all_it_reported(

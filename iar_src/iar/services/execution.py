@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from iar.config import RunFile
 from iar.errors import TemporaryError, UserError
@@ -22,6 +22,9 @@ from iar.services.progress import Progress
 from iar.services.stage_keys import STAGES, key_parts
 from iar.services.store import Report, Store, StoredRef, is_stored
 from iar.services.workspace import STEPS, Context, Manifest, Ref, Workspace, stored_files
+
+if TYPE_CHECKING:
+    from iar.services.registry import Registry
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 MAX_TRACKED_BYTES = 1_000_000
@@ -213,14 +216,19 @@ def _record(task: Task, manifest: Manifest, ref: Ref, reused: bool) -> None:
     """Enter the result into registry and tracking, once a run; a marker written last says that it is done."""
     marker = task.run_folder / "tasks" / f"{task.name}.json"
     if not (marker.is_file() and json.loads(marker.read_text())["ref"] == str(ref)):
-        _record_lineage(task, manifest)
-        _track(task, manifest, ref.path)
+        registry = task.context(Progress(None, task.name)).registry()
+        try:
+            activity = _record_lineage(task, manifest, registry)
+            _track(task, manifest, ref.path, registry, activity)
+        finally:
+            registry.close()
     marker.parent.mkdir(exist_ok=True)
     entry = {"task": task.name, "stage": task.stage, "ref": str(ref), "reused": reused, "seconds": manifest.seconds}
     write_json(marker, entry | {"metrics": finite(manifest.outcome.metrics)})
 
 
-def _record_lineage(task: Task, manifest: Manifest) -> None:
+def _record_lineage(task: Task, manifest: Manifest, registry: "Registry") -> str:
+    """Enter what the task made; return the id of its activity."""
     from iar.services.registry import Producer
 
     run_file = task.run_file
@@ -228,27 +236,28 @@ def _record_lineage(task: Task, manifest: Manifest) -> None:
         run_file.run_id, task.name, manifest.code, digest_json(task.parts["settings"]), run_file.run.seed,
         manifest.started, manifest.seconds,
     )  # fmt: skip
-    registry = task.context(Progress(None, task.name)).registry()
-    try:
-        registry.record(manifest.outcome.lineage, producer)
-    finally:
-        registry.close()
+    registry.record(manifest.outcome.lineage, producer)
+    return producer.id
 
 
-def _track(task: Task, manifest: Manifest, folder: Path) -> None:
+def _track(task: Task, manifest: Manifest, folder: Path, registry: "Registry", activity: str) -> None:
+    from iar.services.linked_runs import dataset_uses, lineage_tags, link_run
     from iar.services.tracking import Tracker
 
     steps = folder / STEPS
     lines = steps.read_text(encoding="utf-8").splitlines() if steps.is_file() else []
     small = [path for path in sorted(folder.glob("*.json")) if path.stat().st_size <= MAX_TRACKED_BYTES]
     tracker = Tracker(task.run_file, task.run_file.run_id, task.workspace.state)
-    tracker.log_stage(
+    run = tracker.log_stage(
         task.name,
         params=task.parts["settings"],
         metrics=finite(manifest.outcome.metrics),
         steps=[json.loads(line) for line in lines],
         artifacts=small,
+        datasets=dataset_uses(registry, manifest.outcome.lineage),
+        tags=lineage_tags(manifest.outcome.lineage, activity),
     )
+    link_run(registry, activity, tracker.uri, run)
     if STAGES[task.stage].each_run:
         tracker.finish("FINISHED")
 

@@ -104,6 +104,8 @@ def gates(one: Finalist, version: str, versions: ModelVersions, registry: Regist
     yield from guarded("retraction", lambda: check_retraction(one.lineage, registry))
     yield from guarded("audit", lambda: check_audit(one))
     yield from guarded("files", lambda: check_files(one, version, versions))
+    if one.run_file.register.require_signature:
+        yield from guarded("signature", lambda: check_signature(one, registry))
 
 
 def check_selection(one: Finalist, registry: Registry) -> Check:
@@ -208,6 +210,16 @@ def check_files(one: Finalist, version: str, versions: ModelVersions) -> Check:
         detail = f"version {version} in MLflow differs from the run in {_some(wrong)}"
         return Check("files", "fail", detail, f"delete version {version}, then run the run file again")
     return Check("files", "pass", f"{len(wanted)} files, each with its digest, here and in MLflow")
+
+
+def check_signature(one: Finalist, registry: Registry) -> Check:
+    """The required key has signed the model, its scores on the test and its files."""
+    from iar.services.signatures import run_findings
+
+    key = Path(one.run_file.register.require_signature)
+    if found := run_findings(one, registry, key):
+        return Check("signature", "fail", found[0], "sign it with iar sign RUN.yaml --key KEY.pem")
+    return Check("signature", "pass", f"model, test scores and files are signed by the key {key}")
 
 
 def check_storage(storage: str, serve: bool) -> Iterator[Check]:

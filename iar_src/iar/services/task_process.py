@@ -13,10 +13,12 @@ from iar.errors import ExitCode, IarError, NoFeasibleCandidate, PermanentError, 
 from iar.records import write_json
 from iar.services.execution import execute, finite
 from iar.services.guards import end_with_runner
+from iar.services.linked_runs import artifact_metadata
 from iar.services.progress import Progress
 from iar.services.task_settings import hand_on
 from iar.services.workspace import Workspace
 
+METADATA_KEY = "iar"
 KINDS: dict[type[IarError], str] = {
     UserError: "user_error",
     TemporaryError: "temporary",
@@ -36,6 +38,7 @@ class FileOutput(Protocol):
     """The part of kfp.dsl.Markdown, kfp.dsl.HTML and kfp.dsl.Artifact that a component uses."""
 
     path: str
+    metadata: dict[str, Any]
 
 
 def run_component(
@@ -54,15 +57,23 @@ def run_component(
     try:
         finished = execute(stage, run_file, dict(_by_role(inputs)), name, shard, shards, recipe)
     except Exception as error:
-        raise SystemExit(_report(error, name or stage.replace("_", "-"), run_file)) from error
+        raise SystemExit(_report(error, name or _task_name(stage), run_file)) from error
     for metric, value in finite(finished.outcome.metrics).items():
         metrics.log_metric(metric, value)
     Path(summary.path).write_text(finished.outcome.markdown, encoding="utf-8")
+    summary.metadata[METADATA_KEY] = artifact_metadata(
+        RunFile.model_validate_json(run_file).run_id, name or _task_name(stage), finished.handed_on,
+        finished.outcome.lineage,
+    )  # fmt: skip
     if page is not None:
         Path(page.path).write_bytes((finished.ref.path / "report.html").read_bytes())
     if frontier is not None:
         Path(frontier.path).write_text(_image_page(finished.ref.path / "frontier.png"), encoding="utf-8")
     return finished.handed_on
+
+
+def _task_name(stage: str) -> str:
+    return stage.replace("_", "-")
 
 
 def _image_page(image: Path) -> str:

@@ -3,6 +3,7 @@
 Everything is found again by tags, so that a repeated or resumed pipeline run adds nothing twice.
 """
 
+import json
 import logging
 import os
 import re
@@ -20,6 +21,7 @@ from iar.errors import PermanentError, TemporaryError
 from iar.methods.digest import digest_json
 from iar.methods.flatten import flatten, is_number, tracking_key
 from iar.services.checkpoints import weight_files
+from iar.services.linked_runs import LINEAGE_TAG, DatasetUse
 from iar.services.linking import link_tree, tree_digests, tree_sizes
 from iar.services.tracking_store import SQLITE, prepare_database
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric, Run
 
 RUN_TAG, STAGE_TAG, LOGGED_TAG, CONTENT_TAG = "iar.run_id", "iar.stage", "iar.logged", "iar.content"
+CONTEXT_TAG = "mlflow.data.context"
 PARENT_TAG, NAME_TAG = "mlflow.parentRunId", "mlflow.runName"
 PIPELINE, REGISTER = "pipeline", "register"
 ALREADY_THERE = "RESOURCE_ALREADY_EXISTS"
@@ -35,6 +38,8 @@ PARAM_CHARACTERS = 500
 DESCRIPTION_CHARACTERS = 5000
 PARAMS_A_CALL = 100
 METRICS_A_CALL = 1000
+TAG_CHARACTERS = 5000
+DATASET_DIGEST_CHARACTERS = 36  # what MLflow keeps of a dataset's digest; the whole one is a tag beside it
 QUIET = {
     "GIT_PYTHON_REFRESH": "quiet",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -65,8 +70,10 @@ class Tracker:
         metrics: Mapping[str, float],
         steps: Iterable[Mapping[str, Any]] = (),
         artifacts: Sequence[Path] = (),
-    ) -> None:
-        """Log a finished task as a child run; the same params and metrics of one task are logged once.
+        datasets: Sequence[DatasetUse] = (),
+        tags: Mapping[str, str] | None = None,
+    ) -> str:
+        """Log a finished task as a child run and return its id; the same params and metrics are logged once.
 
         `params` may be nested. A step is a row with `step` and numbers; what is no number is left out.
         """
@@ -74,14 +81,18 @@ class Tracker:
         with self._explained():
             run = self._child(task, logged)
             if run.data.tags.get(LOGGED_TAG) == logged:
-                return
+                return str(run.info.run_id)
             self._log_params(run, params)
             self._log_metrics(run, metrics, steps)
             for path in artifacts:
                 self._log_artifact(run, path)
+            self._log_datasets(run, datasets)
+            for name, value in (tags or {}).items():
+                self._client().set_tag(run.info.run_id, name, value[:TAG_CHARACTERS])
             # Last, so that a task killed half-way is completed by the next try.
             self._client().set_tag(run.info.run_id, LOGGED_TAG, logged)
             self._client().set_terminated(run.info.run_id, "FINISHED")
+        return str(run.info.run_id)
 
     def log_report(self, path: Path) -> None:
         """Log a file or a folder as an artifact of the pipeline run."""
@@ -195,6 +206,25 @@ class Tracker:
             ]
         for start in range(0, len(rows), METRICS_A_CALL):
             self._client().log_batch(run.info.run_id, metrics=rows[start : start + METRICS_A_CALL])
+
+    def _log_datasets(self, run: "Run", datasets: Sequence[DatasetUse]) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        inputs = [
+            DatasetInput(
+                Dataset(
+                    name=use.name,
+                    digest=use.digest[:DATASET_DIGEST_CHARACTERS],
+                    source_type="iar",
+                    source=json.dumps({"registry": use.digest}),
+                    profile=json.dumps(dict(use.profile)),
+                ),
+                [InputTag(CONTEXT_TAG, use.role), InputTag(LINEAGE_TAG, use.digest)],
+            )
+            for use in datasets
+        ]
+        if inputs:
+            self._client().log_inputs(run.info.run_id, inputs)
 
     def _log_artifact(self, run: "Run", path: Path) -> None:
         if path.is_dir():

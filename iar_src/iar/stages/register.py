@@ -12,6 +12,7 @@ from iar.report.data import collect, results_json
 from iar.report.html import write_report
 from iar.services.candidates import weights_present
 from iar.services.checkpoints import recorded_digest
+from iar.services.linked_runs import link_version
 from iar.services.linking import link_tree
 from iar.services.model_format import add_model_format
 from iar.services.test_lock import TAKEN_BEFORE
@@ -54,6 +55,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     tags = _tags(selection, decision, model, context.run_id)
     tags |= {TAKEN_BEFORE: report.taken_before} if report.taken_before else {}
     version = tracker.register_model(out / MODEL, tags, summary(card))
+    _link_version(context, model, tracker.uri, run_file.register.model_name, version)
     context.progress.update(3, 3, "registered")
     name, alias = run_file.register.model_name, run_file.register.alias
     return Outcome(
@@ -64,6 +66,14 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
             _report_entry(page, context, ("decision", decision), ("model", model)),
         ),
     )
+
+
+def _link_version(context: Context, model: str, uri: str, name: str, version: str) -> None:
+    registry = context.registry()
+    try:
+        link_version(registry, model, uri, name, version)
+    finally:
+        registry.close()
 
 
 def _picked(inputs: dict[str, Path], selection: Selection) -> tuple[Path, Candidate]:

@@ -32,8 +32,10 @@ class Tracker:
     def __init__(self, *arguments):
         pass
 
+    uri = "mlflow"
+
     def log_stage(self, *arguments, **named):
-        pass
+        return "run-1"
 
     def finish(self, status):
         pass
