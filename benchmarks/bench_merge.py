@@ -51,10 +51,10 @@ def main() -> None:
     parser.add_argument("--big-runs", type=int, default=12, help="mergekit runs on the 1b model, at least one")
     parser.add_argument("--folder", type=Path, help="where models and candidates lie while it runs")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        work(*map(Path, options.worker[:3]), options.worker[3])
+        WORKERS[options.worker[0]](*options.worker[1:])
         return
     entries = {}
     for size in options.sizes.split(","):
@@ -70,10 +70,12 @@ def main() -> None:
 
 def compare(size: str, runs: int, folder: Path) -> dict[str, Any]:
     """Return what both sides took on a pair of checkpoints of this size."""
-    base, tuned = make_parents(size, folder)
+    base, tuned = folder / "base", folder / "tuned"
+    # In a process of its own: what this one holds would count as the peak of those that it starts.
+    timed([sys.executable, __file__, "--worker", "parents", size, str(folder)])
     recipes = grid(RecoverSection(), SEED)
     forget(base, tuned)
-    ours = timed([sys.executable, __file__, "--worker", str(base), str(tuned), str(folder / "ours"), "run"])
+    ours = timed([sys.executable, __file__, "--worker", "merge", str(base), str(tuned), str(folder / "ours")])
     made = json.loads(ours["output"].splitlines()[-1])
     shutil.rmtree(folder / "ours")
     peers = []
@@ -111,8 +113,9 @@ def line(size: str, entry: dict[str, Any]) -> str:
     )
 
 
-def make_parents(size: str, folder: Path) -> tuple[Path, Path]:
+def make_parents(size: str, place: str) -> None:
     """Write both checkpoints of a size, in the Hugging Face layout, with a tokenizer."""
+    folder = Path(place)
     base, tuned = folder / "base", folder / "tuned"
     smollm = folder / "smollm"
     resolve_base(ModelSection(), smollm)
@@ -128,7 +131,6 @@ def make_parents(size: str, folder: Path) -> tuple[Path, Path]:
     (base / "checkpoint.json").unlink(missing_ok=True)
     (tuned / "checkpoint.json").unlink(missing_ok=True)
     perturb(tuned)
-    return base, tuned
 
 
 def random_model(shape: dict[str, Any], folder: Path) -> None:
@@ -159,10 +161,11 @@ def perturb(folder: Path) -> None:
         save_file(moved, path, metadata={"format": "pt"})
 
 
-def work(base: Path, tuned: Path, out: Path, _: str) -> None:
+def merge(base_place: str, tuned_place: str, out_place: str) -> None:
     """Merge the twelve in this process; print what it took as JSON."""
     from iar.services.checkpoints import MappedTensors
 
+    base, tuned, out = Path(base_place), Path(tuned_place), Path(out_place)
     before = io_counts()
     with PeakOfAnonymous() as memory:
         merge_candidates(
@@ -276,6 +279,8 @@ def copy_bound(base: Path, folder: Path, read: int, written: int) -> float:
     target.unlink()
     return read * reading + written * writing
 
+
+WORKERS = {"parents": make_parents, "merge": merge}
 
 if __name__ == "__main__":
     main()

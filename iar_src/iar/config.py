@@ -429,7 +429,7 @@ class RecoverSection(Section):
     task_arithmetic_weight: tuple[Share, ...] = Field((0.3, 0.5, 0.7), strict=False)
     ties_density: tuple[Share, ...] = Field((0.3, 0.5, 0.7), strict=False)
     dare_drop: tuple[Annotated[float, Field(ge=0, lt=1)], ...] = Field((0.1, 0.3, 0.5), strict=False)
-    layer_weights: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,20}$")], dict[str, Share]] = Field(
+    layer_weights: dict[str, dict[str, Share]] = Field(
         {},
         exclude_if=_unset,
         description="Task arithmetic with a weight a block range, by name, such as {late: {0-14: 0.3, 15-29: 0.7, "
@@ -490,6 +490,8 @@ class RecoverSection(Section):
     @classmethod
     def _ranges_are_blocks(cls, tables: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
         for name, table in tables.items():
+            if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,20}", name):
+                raise ValueError(f"{name!r} is no name; write at most 21 lower case letters, digits and dashes")
             if wrong := [blocks for blocks in table if not BLOCKS.fullmatch(blocks)]:
                 raise ValueError(f"{name}: {wrong[0]!r} is no range of blocks; write first-last such as 0-14, or rest")
             last = -1

@@ -156,6 +156,49 @@ def test_blocks_give_the_same_bits_as_the_tensor_at_once(case: str) -> None:
         assert torch.equal(merged, expected), recipe.id
 
 
+@pytest.mark.parametrize("operator", ["slerp", "task_arithmetic", "ties", "soup"])
+def test_the_order_of_elements_does_not_matter_without_chance(operator: str) -> None:
+    theta_0, theta_1 = pair(500)  # no two changes are equal
+    order = torch.randperm(500, generator=torch.Generator().manual_seed(3))
+    recipe = Recipe("x", operator, "x", 0.3, 17)
+    merged = merging.merge_tensor(recipe, theta_0, [theta_1], "w")
+    torch.testing.assert_close(merging.merge_tensor(recipe, theta_0[order], [theta_1[order]], "w"), merged[order])
+
+
+@settings(deadline=None, max_examples=50)
+@given(SMALL_PAIRS, st.floats(0, 1), st.floats(0, 1))
+def test_a_higher_density_keeps_all_that_a_lower_one_keeps(
+    pair: tuple[torch.Tensor, torch.Tensor], one: float, other: float
+) -> None:
+    theta_0, theta_1 = pair
+    delta = theta_1 - theta_0
+    cuts = trim_cuts(theta_0, theta_1, {one, other})
+    low, high = (merging.trim(delta, cuts[density]) != 0 for density in sorted((one, other)))
+    assert not (low & ~high).any()
+
+
+def test_a_block_has_its_draws_wherever_reading_starts() -> None:
+    whole = merging.uniform_draws(17, "w").random(200_000, dtype=np.float32)
+    for start in (0, 2, 65_536, 131_072, 199_998):
+        part = merging.uniform_draws(17, "w", start).random(200_000 - start, dtype=np.float32)
+        assert np.array_equal(part, whole[start:])
+
+
+def test_dare_ties_elects_the_sign_of_the_sum_and_averages_those_that_have_it() -> None:
+    theta_0 = torch.zeros(4)
+    first, second, third = torch.tensor([[3.0, 1.0, -1.0, 0.0], [1.0, -4.0, 1.0, 2.0], [-1.0, -2.0, 0.0, 4.0]])
+    recipe = Recipe("x", "dare_ties", "drop", 0.0, 17)
+    merged = merging.merge_tensor(recipe, theta_0, [first, second, third], "w")
+    assert merged.tolist() == [2.0, -3.0, 0.0, 3.0]
+
+
+def test_each_checkpoint_has_draws_of_its_own() -> None:
+    theta_0 = torch.zeros(10_000)
+    recipe = Recipe("x", "dare_ties", "drop", 0.5, 17)
+    merged = merging.merge_tensor(recipe, theta_0, [theta_0 + 1, theta_0 + 1], "w")
+    assert float((merged == 0).float().mean()) == pytest.approx(0.25, abs=0.02)
+
+
 def test_two_seeds_in_one_pass_are_refused() -> None:
     theta_0, theta_1 = pair(4)
     recipes = [Recipe("a", "dare", "drop", 0.1, 1), Recipe("b", "dare", "drop", 0.1, 2)]
@@ -188,6 +231,32 @@ class TestAgainstMergekit:
         # not "large": mergekit's fp32 norm of it is infinite; not "scalar": mergekit needs one dimension
         theta_0, theta_1 = ADVERSARIAL[name]
         torch.testing.assert_close(slerp(theta_0, theta_1, 0.3), self.oracle(theta_0, theta_1, "slerp", t=0.3))
+
+    # not "scalar": mergekit trims matrices, and counts in a tensor without dimensions nothing
+    @pytest.mark.parametrize("name", [name for name in ADVERSARIAL if name != "scalar"])
+    def test_task_arithmetic_of_adversarial_pairs(self, name: str) -> None:
+        theta_0, theta_1 = ADVERSARIAL[name]
+        expected = self.oracle(theta_0, theta_1, "task_arithmetic", weight=0.3)
+        torch.testing.assert_close(task_arithmetic(theta_0, theta_1, 0.3), expected)
+
+    @pytest.mark.parametrize("density", [0.3, 0.7, 1.0])
+    @pytest.mark.parametrize("name", [name for name in ADVERSARIAL if name not in ("scalar", "empty")])
+    def test_ties_of_adversarial_pairs(self, name: str, density: float) -> None:
+        # of equal changes either side keeps as many, not the same ones; mergekit has no trim of an empty tensor
+        theta_0, theta_1 = ADVERSARIAL[name]
+        expected = self.oracle(theta_0, theta_1, "ties", density=density, weight=1.0, normalize=False)
+        ours = ties(theta_0, theta_1, density)
+        moved, theirs = (torch.sort((one - theta_0).abs()).values for one in (ours, expected))
+        torch.testing.assert_close(moved, theirs)
+
+    def test_dare_ties_of_two_checkpoints_without_drop_elects_the_same_signs(self) -> None:
+        api = pytest.importorskip("mergekit.merge_methods.api")
+        theta_0, first = pair(64, 48)
+        second = theta_0 + 0.1 * torch.randn(64, 48, generator=torch.Generator().manual_seed(9))
+        parameters = {"density": 1.0, "weight": 1.0, "normalize": True}
+        expected = api.merge_tensors([theta_0, first, second], "dare_ties", parameters=parameters, base_index=0)
+        recipe = Recipe("dare_ties-p0", "dare_ties", "drop", 0.0, 17)
+        torch.testing.assert_close(merging.merge_tensor(recipe, theta_0, [first, second], "w"), expected)
 
     @pytest.mark.parametrize("weight", [0.3, 0.5, 0.7])
     def test_task_arithmetic(self, weight: float) -> None:

@@ -23,6 +23,7 @@ from iar.records import (
     EvalCheck,
     FunnelStep,
     ItemScore,
+    LayerFacts,
     ModelScores,
     Outcome,
     QAPair,
@@ -83,6 +84,9 @@ def make_run(root: Path, feasible: bool = True, nasty: str = NASTY, votes: bool 
         write_records(inputs[role] / "scores.jsonl", made)
     for number in (1, 2):
         write_records(inputs[f"candidates_{number}"] / "candidates.jsonl", _candidates()[number - 1 :: 2])
+        for one in _candidates()[number - 1 :: 2]:
+            (inputs[f"candidates_{number}"] / one.id).mkdir()
+            write_records(inputs[f"candidates_{number}"] / one.id / "layers.jsonl", _layers(one.id, one.value))
     selection = write_selection(inputs["selector"], [s for made in scores.values() for s in made])
     write_records(inputs["locked_test"] / "questions.jsonl", pairs)
     write_test(inputs["locked_test"], selection, grades, pairs, nasty, votes)
@@ -249,6 +253,12 @@ def _candidates() -> list[Candidate]:
                   one.value, 1 - one.value, copy.get(one.id, ""))
         for one in grid(RUN_FILE.recover, 17)
     ]  # fmt: skip
+
+
+def _layers(name: str, value: float) -> list[LayerFacts]:
+    """Three blocks and two kinds of tensor, moved the more the higher."""
+    blocks = [LayerFacts(name, "block", group, 1000, 0.9, value, 1 - value) for group in ("outside", "0", "1", "2")]
+    return blocks + [LayerFacts(name, "kind", kind, 2000, 0.9, value, 1 - value) for kind in ("mlp.up_proj", "norm")]
 
 
 def _merged(operator: str, value: float, feasible: bool) -> tuple[float, float]:

@@ -20,6 +20,7 @@ from iar.records import SuiteScore, TestReading, to_json, write_json
 from iar.report.card import model_card
 from iar.report.data import ReportData, collect, results_json
 from iar.report.html import duration, render, visible, write_report
+from iar.report.profile import kinds, profile, profile_text
 from iar.report.tables import results_markdown
 from iar.report.view import cross_document, headlines, reached, selection_counts
 from tests.report.folders import NASTY, QUESTIONS, RUN_FILE, Made, make_run
@@ -148,8 +149,17 @@ def test_all_candidates_stand_in_the_table_in_grid_order_with_their_fate(report:
     assert models[3:] == [candidate.id for candidate in report.candidates] and len(models) == 15
     fates = reached(report.selection)
     assert fates["task_arithmetic-w0.3"] == "duplicate" and fates[report.selection.pick] == "the pick"
-    assert "same weights as slerp-t0.3" in page.text
+    assert "same model as slerp-t0.3" in page.text
     assert all(verdict.domain_floor in page.text for verdict in report.selection.verdicts)
+
+
+def test_the_merges_are_shown_by_block_and_the_pick_by_kind_of_tensor(report: ReportData, page: Page) -> None:
+    assert profile(report).startswith(b"<?xml")
+    assert "Distance and share of the pick by block: outside" in profile_text(report)
+    assert [one.group for one in kinds(report)] == ["mlp.up_proj", "norm"]
+    assert "The pick by kind of tensor" in page.text and "mlp.up_proj" in page.text
+    assert profile(replace(report, layers=())) == b""
+    assert "Where the merges moved" not in render(replace(report, layers=()))
 
 
 def test_the_steps_of_the_selection_count_down_to_one(report: ReportData) -> None:

@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from iar.config import RecoverSection
 from iar.errors import PermanentError, UserError
 from iar.methods import merging
 from iar.methods.merge_grid import Recipe, grid
+from iar.records import LayerFacts, read_records
 from iar.services import merge_writers
 from iar.services.checkpoints import weights_digest
-from iar.services.merge_stream import merge_candidates
+from iar.services.merge_stream import MergeSettings, merge_candidates
 from tests.services.merge_parents import EMBEDDING, Tensors, derive, noisy, shard
 
 RECIPES = grid(RecoverSection(), seed=17)
@@ -152,6 +154,92 @@ def test_a_redundant_tied_head_is_left_out(parents: tuple[Path, Path], tmp_path:
     plain = merge_candidates(base, tuned, RECIPES, tmp_path / "plain", PARENTS)
     assert merge_candidates(base, with_head, RECIPES, tmp_path / "out", PARENTS) == plain
     assert "lm_head.weight" not in load_file(tmp_path / "out" / RECIPES[0].id / "model.safetensors")
+
+
+def many(folder: Path) -> Tensors:
+    files = sorted(folder.glob("*.safetensors"))
+    return {name: value for path in files for name, value in load_file(path).items()}
+
+
+def test_output_in_shards_is_the_same_model_with_an_index(parents: tuple[Path, Path], tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    whole = merge_candidates(*parents, RECIPES[:1], tmp_path / "whole", PARENTS)
+    settings = MergeSettings(shard_bytes=60_000)
+    (sharded,) = merge_candidates(*parents, RECIPES[:1], tmp_path / "out", PARENTS, None, settings)
+    folder, expected = tmp_path / "out" / sharded.id, many(tmp_path / "whole" / sharded.id)
+    files = sorted(path.name for path in folder.glob("*.safetensors"))
+    assert len(files) > 2 and files[0] == f"model-00001-of-{len(files):05}.safetensors"
+    written = many(folder)
+    assert written.keys() == expected.keys() and all(torch.equal(written[name], expected[name]) for name in expected)
+    assert replace(sharded, digest=whole[0].digest) == whole[0]
+    assert sharded.digest == weights_digest(folder)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == sum(value.nbytes for value in expected.values())
+    assert index["weight_map"].keys() == expected.keys()
+    _, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    # and it is a parent like others
+    (again,) = merge_candidates(folder, folder, RECIPES[3:4], tmp_path / "again", PARENTS)
+    assert again.changed_share == 0
+
+
+def test_threads_change_no_bit_and_no_fact(parents: tuple[Path, Path], tmp_path: Path) -> None:
+    made = [
+        merge_candidates(*parents, RECIPES, tmp_path / str(threads), PARENTS, None, MergeSettings(threads=threads))
+        for threads in (1, 2, 7)
+    ]
+    assert made[0] == made[1] == made[2]
+    layers = {(tmp_path / str(threads) / "ties-d0.5" / "layers.jsonl").read_bytes() for threads in (1, 2, 7)}
+    assert len(layers) == 1
+
+
+def test_a_gpu_that_is_not_there_is_refused(parents: tuple[Path, Path], tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(UserError, match=r"platform\.merge_device: cuda, but torch finds no GPU here; set it to cpu"):
+        merge_candidates(*parents, RECIPES, tmp_path / "out", PARENTS, None, MergeSettings(device="cuda"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_layer_weights_reach_their_blocks_alone(parents: tuple[Path, Path], tmp_path: Path) -> None:
+    recover = RecoverSection(
+        slerp_t=(), task_arithmetic_weight=(), ties_density=(), dare_drop=(), layer_weights={"late": {"1-1": 0.5}}
+    )
+    (candidate,) = merge_candidates(*parents, grid(recover, 17), tmp_path, PARENTS)
+    assert (candidate.id, candidate.value, candidate.layers) == ("layer_weights-late", 0.5, (("1-1", 0.5),))
+    theta_0, theta_1, merged = many(parents[0]), many(parents[1]), many(tmp_path / candidate.id)
+    for name, value in merged.items():
+        weight = 0.5 if ".layers.1." in name else 0.0
+        assert torch.equal(value, merging.task_arithmetic(theta_0[name], theta_1[name], weight).bfloat16()), name
+    facts = {one.group: one for one in read_records(tmp_path / candidate.id / "layers.jsonl", LayerFacts)}
+    assert facts["0"].changed_share == facts["outside"].changed_share == 0 < facts["1"].changed_share
+    assert facts["1"].distance_to_base == pytest.approx(0.5, abs=0.01)
+    assert sum(facts[group].elements for group in ("outside", "0", "1")) == sum(v.numel() for v in theta_0.values())
+
+
+def test_a_soup_and_dare_ties_merge_further_checkpoints(parents: tuple[Path, Path], tmp_path: Path) -> None:
+    other = derive(parents[0], tmp_path / "other", lambda tensors: {name: v * 1.5 for name, v in tensors.items()})
+    lists = {"slerp_t": (), "task_arithmetic_weight": (), "ties_density": (), "dare_drop": (0.3,)}
+    recover = RecoverSection(**lists, soup_weight=(1.0,), dare_ties_drop=(0.3,), tuned_too=(str(other),))
+    dare, dare_ties, soup = grid(recover, 17)
+    settings = MergeSettings(tuned_too=(other,))
+    merge_candidates(*parents, [dare, dare_ties, soup], tmp_path / "out", PARENTS, None, settings)
+    theta_0, first, second = many(parents[0]), many(parents[1]), many(other)
+    merged = many(tmp_path / "out" / soup.id)
+    for name, value in theta_0.items():
+        mean = ((first[name].float() - value.float()) + (second[name].float() - value.float())) * 0.5
+        assert torch.equal(merged[name], (mean + value.float()).bfloat16()), name
+    (alone,) = merge_candidates(*parents, [dare_ties], tmp_path / "alone", PARENTS)
+    (plain,) = merge_candidates(*parents, [dare], tmp_path / "plain", PARENTS)
+    assert alone.digest == plain.digest, "with one checkpoint no sign stands against another"
+
+
+def test_further_checkpoints_must_belong_to_the_base_too(parents: tuple[Path, Path], tmp_path: Path) -> None:
+    other = derive(parents[0], tmp_path / "other", without(NORM))
+    recipe = Recipe("soup-w1", "soup", "weight", 1.0, 17)
+    with pytest.raises(UserError, match=rf"other: tensor '{NORM}' is missing"):
+        merge_candidates(*parents, [recipe], tmp_path / "out", PARENTS, None, MergeSettings(tuned_too=(other,)))
 
 
 def without(name: str) -> "object":

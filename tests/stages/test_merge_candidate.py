@@ -8,7 +8,7 @@ from iar.records import Candidate, read_records
 from iar.services.checkpoints import weights_digest
 from iar.services.workspace import Context
 from iar.stages import merge_candidate
-from tests.services.merge_parents import derive, noisy
+from tests.services.merge_parents import Tensors, derive, noisy
 
 
 def run_file(**recover: tuple[float, ...]) -> RunFile:
@@ -98,3 +98,33 @@ def test_candidates_of_another_parent_are_rebuilt(inputs: dict[str, Path], tmp_p
     merge_candidate.run(run_file(), other, tmp_path / "out", context)
     merge_candidate.run(run_file(), other, tmp_path / "fresh", context)
     assert read(tmp_path / "out") == read(tmp_path / "fresh")
+
+
+def test_what_rounding_alone_parts_is_evaluated_once(tiny_model_folder: Path, tmp_path: Path) -> None:
+    # a small change: every tensor hardly turns, so the arc is a line, and SLERP is task arithmetic up to rounding
+    def nudged(tensors: Tensors) -> Tensors:
+        return {name: value + 1e-4 * noisy(tensors)[name] for name, value in tensors.items()}
+
+    derive(tiny_model_folder, tmp_path / "align" / "checkpoint", nudged)
+    inputs = {"base": tiny_model_folder, "tuned": tmp_path / "align"}
+    some = {"slerp_t": (0.3,), "task_arithmetic_weight": (0.3, 0.5), "ties_density": (), "dare_drop": ()}
+    result = merge_candidate.run(run_file(**some), inputs, tmp_path / "out", Context.for_tests(tmp_path / "state"))
+    slerp, same, other = read(tmp_path / "out")
+    assert (same.duplicate_of, other.duplicate_of) == ("slerp-t0.3", "")
+    assert 0 < same.distance_to_original < 0.01 and same.digest != slerp.digest
+    assert "| slerp-t0.3 to rounding (" in result.markdown
+    assert result.metrics["distinct"] == 2 and len(result.lineage) == 3, "each has a recipe and hash on record"
+    strict = run_file(**some).model_copy(update={"recover": RecoverSection(**some, same_within=0.0)})
+    merge_candidate.run(strict, inputs, tmp_path / "strict", Context.for_tests(tmp_path / "state"))
+    assert [candidate.duplicate_of for candidate in read(tmp_path / "strict")] == ["", "", ""]
+
+
+def test_checkpoints_from_elsewhere_are_recorded_as_parents(inputs: dict[str, Path], tmp_path: Path) -> None:
+    other = derive(inputs["base"], tmp_path / "other", noisy)
+    some = {"slerp_t": (), "task_arithmetic_weight": (), "ties_density": (), "dare_drop": ()}
+    recover = RecoverSection(**some, soup_weight=(0.5,), tuned_too=(str(other),))
+    file = run_file().model_copy(update={"recover": recover})
+    result = merge_candidate.run(file, inputs, tmp_path / "out", Context.for_tests(tmp_path / "state"))
+    elsewhere, soup = result.lineage
+    assert (elsewhere.kind, elsewhere.digest) == ("checkpoint", weights_digest(other))
+    assert dict(soup.inputs)["tuned_too_1"] == weights_digest(other)

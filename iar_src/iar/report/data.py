@@ -17,6 +17,7 @@ from iar.records import (
     Candidate,
     EvalCheck,
     FunnelStep,
+    LayerFacts,
     ModelScores,
     Selection,
     SuiteScore,
@@ -26,7 +27,7 @@ from iar.records import (
     to_json,
 )
 from iar.report.diagnostics import Diagnostics, read_diagnostics
-from iar.report.evidence import PanelFacts, Sample, panel_facts, samples
+from iar.report.evidence import PanelFacts, Sample, panel_facts, read_layers, samples
 from iar.report.recipes import RecipeRow, recipe_rows, rows_json
 from iar.services.baselines import ROLE as BASELINE
 from iar.services.baselines import baseline_folders
@@ -75,6 +76,7 @@ class ReportData:
     selection: Selection
     front: tuple[str, ...]
     candidates: tuple[Candidate, ...]
+    layers: tuple[LayerFacts, ...]
     validation: tuple[ModelScores, ...]
     test: tuple[ModelScores, ...]
     taken_before: str
@@ -111,6 +113,7 @@ def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportDa
         selection=selection,
         front=tuple(point["id"] for point in _json(inputs["selector"] / "frontier.json") if point["on_front"]),
         candidates=candidates,
+        layers=tuple(read_layers(_shards(inputs, "candidates_"), candidates)),
         validation=validation,
         test=test,
         taken_before="; ".join(_taken_before(tested)),

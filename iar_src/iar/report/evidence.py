@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iar.methods.agreement import Agreement, agreement
-from iar.records import ItemScore, QAPair, Reply, Vote, read_records
+from iar.records import Candidate, ItemScore, LayerFacts, QAPair, Reply, Vote, read_records
 
 NUM_SAMPLES = 10
+LAYERS = "layers.jsonl"
 JUDGED = ("domain", "msbench", "cross_document")
 
 
@@ -94,3 +95,12 @@ def _replies(folder: Path, model: str) -> dict[str, SampleReply]:
         for reply in read_records(folder / "replies.jsonl", Reply)
         if reply.item_id in settled
     }
+
+
+def read_layers(artifacts: Iterable[Path], candidates: Iterable[Candidate]) -> Iterator[LayerFacts]:
+    """Yield the facts by block and kind of each candidate that has them: those of older runs have none."""
+    folders = list(artifacts)
+    for candidate in candidates:
+        for path in (folder / candidate.id / LAYERS for folder in folders):
+            if path.is_file():
+                yield from read_records(path, LayerFacts)

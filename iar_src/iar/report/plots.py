@@ -20,6 +20,9 @@ OPERATORS = {
     "task_arithmetic": ("Task Arithmetic", "w", "#009E73", "s"),
     "ties": ("TIES", "density", "#D55E00", "^"),
     "dare": ("DARE", "drop", "#AA4499", "D"),
+    "dare_ties": ("DARE-TIES", "drop", "#56B4E9", "v"),
+    "soup": ("Soup", "w", "#E69F00", "p"),
+    "layer_weights": ("Layer weights", "mean w", "#7A5C00", "h"),
 }
 REFERENCES = {
     "theta_0": ("$\\theta_0$", ", untrained", "X"),
@@ -83,7 +86,7 @@ def frontier(report: ReportData, image_format: str) -> bytes:
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, labelspacing=0.75, handletextpad=0.6)
         figure.draw_without_rendering()
         label_points(axes, labels, [(point.x, point.y) for point in front])
-        return _encoded(figure, image_format)
+        return encoded(figure, image_format)
 
 
 def loss_curves(report: ReportData) -> bytes:
@@ -103,7 +106,7 @@ def loss_curves(report: ReportData) -> bytes:
         }
         _draw_losses(right, answers, "Answer training", names)
         left.set_ylabel("Loss, nats a token")
-        return _encoded(figure, "svg")
+        return encoded(figure, "svg")
 
 
 def smoothed(values: Sequence[float]) -> list[float]:
@@ -201,7 +204,7 @@ def _epoch_ends(epochs: Sequence[int]) -> list[float]:
     return [place + 0.5 for place in range(1, len(epochs)) if epochs[place] != epochs[place - 1]]
 
 
-def _encoded(figure: "Figure", image_format: str) -> bytes:
+def encoded(figure: "Figure", image_format: str) -> bytes:
     """Return the figure's bytes; equal data give equal bytes."""
     buffer = BytesIO()
     metadata = {"Date": None} if image_format == "svg" else {"Software": None}

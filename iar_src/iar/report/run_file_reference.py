@@ -13,10 +13,10 @@ One YAML document says what a run does; `pipelines/runs/demo.yaml` is a complete
 below. An unknown key, a wrong type or a value out of range is refused with its line, the value and the fix.
 
 `iar run RUN.yaml --set section.key=value` changes one value for one command; the value is YAML, and `--set` may be
-repeated. Every key except `run.state`, `run.store` and `run.rerun` is part of the run's identity: the same values are
-the same run, whatever the file is called. A changed value is another run, which reuses every finished stage of the
-state folder that the change does not touch. The option `--state`, then the environment variable `IAR_STATE`, go
-before `run.state`.
+repeated. Every key except `run.state`, `run.store`, `run.rerun` and `recover.keep` is part of the run's identity: the
+same values are the same run, whatever the file is called. A changed value is another run, which reuses every finished
+stage of the state folder that the change does not touch. The option `--state`, then the environment variable
+`IAR_STATE`, go before `run.state`.
 
 This page is rendered from `iar_src/iar/config.py`.
 """

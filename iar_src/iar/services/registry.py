@@ -37,6 +37,11 @@ class Registry:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
+    @property
+    def engine(self) -> Engine:
+        """The database, for the modules `registry_*` and those that ask it questions."""
+        return self._engine
+
     @classmethod
     def open(cls, url: str) -> "Registry":
         """Open `sqlite:///file` or `postgresql://host/database`, made where it is missing, brought up to date if older.
