@@ -26,7 +26,8 @@ def main() -> None:
     for script in sorted(FOLDER.glob("bench_*.py")):
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "result.json"
-            subprocess.run([sys.executable, str(script), "--out", str(out)], check=True)
+            command = [sys.executable, "-m", f"benchmarks.{script.stem}", "--out", str(out)]
+            subprocess.run(command, cwd=FOLDER.parent, check=True)
             results |= json.loads(out.read_text())
     write_json(FOLDER / "results.json", {name: entry | {"commit": commit()} for name, entry in results.items()})
 

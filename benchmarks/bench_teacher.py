@@ -28,12 +28,13 @@ from iar.records import write_json
 from iar.services.llm import ChatClient, ChatRequest
 
 PROMPT = "Which of the harbour's lamps burns longest, and who lights it? " * 8
+CONTENT = json.dumps({"question": PROMPT})
 MOST_OVER_IDEAL = 1.10
 
 
-def response() -> bytes:
+def response(content: str) -> bytes:
     """Return the one response that the server has."""
-    message = {"role": "assistant", "content": json.dumps({"question": PROMPT})}
+    message = {"role": "assistant", "content": content}
     choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
     usage = {"prompt_tokens": 120, "completion_tokens": 130, "total_tokens": 250}
     reply = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": choices, "usage": usage}
@@ -61,19 +62,19 @@ class SlowReplies(asyncio.Protocol):
             asyncio.get_running_loop().call_later(self._delay_seconds, self._transport.write, self._response)
 
 
-async def serve(delay_seconds: float) -> None:
+async def serve(delay_seconds: float, content: str) -> None:
     """Print the port, then serve until killed."""
     server = await asyncio.get_running_loop().create_server(
-        lambda: SlowReplies(delay_seconds, response()), "127.0.0.1", 0, backlog=1024
+        lambda: SlowReplies(delay_seconds, response(content)), "127.0.0.1", 0, backlog=1024
     )
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
 @contextmanager
-def slow_server(milliseconds: float) -> Iterator[str]:
+def slow_server(milliseconds: float, content: str = CONTENT) -> Iterator[str]:
     """Run the server in a process of its own; yield its base URL."""
-    command = [sys.executable, __file__, "--serve", "--milliseconds", str(milliseconds)]
+    command = [sys.executable, __file__, "--serve", "--milliseconds", str(milliseconds), "--content", content]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
@@ -166,10 +167,11 @@ def main() -> None:
     parser.add_argument("--milliseconds", type=float, default=200.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--serve", action="store_true", help="be the server")
+    parser.add_argument("--content", default=CONTENT, help="what the server replies")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.serve:
-        asyncio.run(serve(options.milliseconds / 1000))
+        asyncio.run(serve(options.milliseconds / 1000, options.content))
         return
     entry = measure(options.calls, options.at_once, options.milliseconds, options.rounds)
     print(table(entry))

@@ -29,6 +29,7 @@ from iar.cli_options import (
 )
 from iar.cli_platform import Host, Namespace, cost, estimated_cost, promote, reconcile, submit
 from iar.cli_provenance import export, sign, verify_signatures
+from iar.cli_verifier import verifier
 from iar.errors import ExitCode, IarError, NoFeasibleCandidate, UserError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 lineage.command()(export)
 app.add_typer(lineage, name="lineage")
 app.add_typer(candidates, name="candidates")
+app.add_typer(verifier, name="verifier")
 
 
 @app.callback(invoke_without_command=True)

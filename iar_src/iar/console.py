@@ -61,8 +61,17 @@ def print_results(console: "Console", results: dict[str, Any]) -> None:
     for against, axes in results.get("paired", {}).items():
         gains = ", ".join(f"{axis} {_difference(score)}" for axis, score in axes.items())
         console.print(f"Pick minus {against} on test, paired: {gains}", markup=False)
+    print_verifiers(console, results)
     print_warnings(console, results)
     print_recipes(console, results)
+
+
+def print_verifiers(console: "Console", results: dict[str, Any]) -> None:
+    """Print how far attacks fool the judges."""
+    from iar.report.tables import verifier_lines
+
+    for line in verifier_lines(results):
+        console.print(line, markup=False)
 
 
 def print_warnings(console: "Console", results: dict[str, Any]) -> None:

@@ -18,7 +18,9 @@ from iar.methods.pick_stability import pick_stability
 from iar.methods.scorers import SCORERS
 from iar.methods.selection import Rule, select
 from iar.records import (
+    AttackResult,
     Baseline,
+    CalibrationResult,
     Candidate,
     EvalCheck,
     FunnelStep,
@@ -31,6 +33,7 @@ from iar.records import (
     Selection,
     SuiteScore,
     TestReading,
+    VerifierAudit,
     Vote,
     read_records,
     to_json,
@@ -39,6 +42,7 @@ from iar.records import (
 )
 from iar.services.decontamination import Decontamination, write_checks
 from iar.services.judges import ArchivedVote, write_votes
+from iar.services.verifiers import VERIFIERS
 from iar.services.workspace import Manifest
 
 RUN_FILE = RunFile.model_validate({"run": {"name": "test"}, "documents": {"path": "documents"}})
@@ -82,6 +86,7 @@ def make_run(root: Path, feasible: bool = True, nasty: str = NASTY, votes: bool 
     }
     for role, made in scores.items():
         write_records(inputs[role] / "scores.jsonl", made)
+        write_records(inputs[role] / VERIFIERS, audits(nasty))
     for number in (1, 2):
         write_records(inputs[f"candidates_{number}"] / "candidates.jsonl", _candidates()[number - 1 :: 2])
         for one in _candidates()[number - 1 :: 2]:
@@ -94,6 +99,21 @@ def make_run(root: Path, feasible: bool = True, nasty: str = NASTY, votes: bool 
         manifest = Manifest(role, role, "k", {}, f"code-{role}", float(place), 61.4 * place, (), Outcome({}, ""))
         write_json(folder / "manifest.json", to_json(manifest))
     return Made(inputs, selection)
+
+
+def audits(nasty: str) -> list[VerifierAudit]:
+    """Return what the three rules made of attacks; the second fell for a few of one kind."""
+    calibration = (CalibrationResult("number", answers=50, failed=0, exact=40, right=25, credited=22, both=20),)
+    return [
+        VerifierAudit(
+            judge,
+            "1",
+            "a" * 64,
+            (AttackResult("empty", 100, 0, 0, 0), AttackResult(f"praise {nasty}", 100, 0, int(place == 1), 0)),
+            calibration,
+        )
+        for place, judge in enumerate(JUDGES)
+    ]
 
 
 def add_baselines(made: Made, nasty: str = NASTY) -> None:

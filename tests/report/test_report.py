@@ -265,9 +265,28 @@ def test_judges_agreement_is_counted_from_the_vote_archive(report: ReportData, p
     facts = {(fact.split, fact.suite): fact.agreement for fact in report.panel}
     assert set(facts) == {(split, suite) for split in ("validation", "test") for suite in ("domain", "msbench")}
     assert facts["test", "domain"].replies == 4 * QUESTIONS
-    assert facts["test", "domain"].third_rate == pytest.approx(0.2, abs=0.08)
+    assert facts["test", "domain"].third_rate.value == pytest.approx(0.2, abs=0.08)
     assert dict(report.panel[0].versions) == {"rule:exact": "1", "rule:token-f1": "1", "rule:char-ngram": "1"}
     assert "Cohen's kappa" in page.text and "MMLU no letter" in page.text and "1 of 50 unscored" in page.text
+
+
+def test_the_judges_audit_stands_beside_the_scores(report: ReportData, page: Page) -> None:
+    assert [one.verifier for one in report.verifiers] == list(RUN_FILE.evaluate.judges)
+    assert "0.5 % (0.1 to 2.8 %)" in page.text and "1 (0) of 100" in page.text and "80.0 %" in page.text
+    results = results_json(report)
+    assert results["verifiers"][1]["attack_success"]["hits"] == 1
+    line = (
+        "Attacks without an answer that the judges score above 0: rule:exact 0.0 % (0.0 to 1.9 %), rule:token-f1 0.5 %"
+    )
+    assert line in results_markdown(results)
+
+
+def test_agreement_has_an_interval_each(report: ReportData, page: Page) -> None:
+    found = next(fact.agreement for fact in report.panel if (fact.split, fact.suite) == ("test", "domain"))
+    for name in ("exact", "kappa", "binary_kappa", "weighted_kappa", "alpha", "third_rate"):
+        one = getattr(found, name)
+        assert one.low <= one.value <= one.high, name
+    assert f"{found.alpha.value:.2f} ({found.alpha.low:.2f} to {found.alpha.high:.2f})" in page.text
 
 
 def test_ten_replies_are_spread_over_the_test(report: ReportData, page: Page) -> None:
@@ -304,7 +323,8 @@ def test_the_markdown_table_shows_the_test_and_the_paired_gain(report: ReportDat
     assert lines[2].startswith(f"| **{report.selection.pick}** (the pick) | ") and lines[2].count("|") == 7
     assert [line.split(" ")[1] for line in lines[3:6]] == ["theta_0", "vanilla", "theta_IA"]
     assert "against vanilla, paired over the same items: domain +" in lines[8]
-    assert lines[9].startswith("Rule-based, no LLM: teacher offline, judge rule:exact")
+    assert lines[9].startswith("Attacks without an answer that the judges score above 0: rule:exact")
+    assert lines[10].startswith("Rule-based, no LLM: teacher offline, judge rule:exact")
 
 
 def test_equal_runs_give_equal_pages(report: ReportData, html: str) -> None:

@@ -55,7 +55,7 @@ def test_an_archive_as_it_was_written_has_no_fault(archive: Archive) -> None:
     audit = archive.audit()
 
     assert audit.faults == () and audit.votes == audit.sampled >= 8
-    assert audit.agreement.replies == 4 and audit.agreement.failed_rate == 0
+    assert audit.agreement.replies == 4 and audit.agreement.failed_rate.value == 0
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_an_archive_as_it_was_written_has_no_fault(archive: Archive) -> None:
         (lambda votes: first(votes, judge="a stranger"), "votes of a stranger, rule:token-f1"),
         (lambda votes: first(votes, score=0.0), "voted 0.0, and 1.0 when asked again"),
         (lambda votes: first(votes, judge_version=""), "has no version, or neither a score nor an error"),
-        (lambda votes: first(votes, judge_version="0"), "rule:exact voted in 2 versions: 0, 1"),
+        (lambda votes: first(votes, judge_version="0"), "rule:exact voted in 2 versions: 0, 2"),
         (lambda votes: first(votes, score=None), "instead of rule:exact, rule:token-f1, rule:char-ngram"),
         (lambda votes: [replace(votes[0], prompt_hash="0" * 64), *votes[1:]], "voted on another text"),
     ],

@@ -19,6 +19,7 @@ from iar.config import RunFile
 from iar.errors import NoFeasibleCandidate, UserError
 from iar.methods.digest import digest_json
 from iar.records import (
+    AttackResult,
     CandidateVerdict,
     EvalCheck,
     FunnelStep,
@@ -29,6 +30,7 @@ from iar.records import (
     Reply,
     Selection,
     SuiteScore,
+    VerifierAudit,
     from_json,
     to_json,
     write_json,
@@ -36,10 +38,10 @@ from iar.records import (
 )
 from iar.services import promotion
 from iar.services.checkpoints import weights_digest
-from iar.services.judges import open_judges, vote, write_votes
+from iar.services.judges import judge_names, open_judges, vote, write_votes
 from iar.services.model_versions import ModelVersions
 from iar.services.promotion import history, promote, rollback
-from iar.services.promotion_gates import finalist
+from iar.services.promotion_gates import check_verifiers, finalist
 from iar.services.registry import Producer, Registry
 from iar.services.retraction import retract, standing_aliases
 from iar.services.scoring import ITEMS, JUDGED_ITEMS, REPLIES, SCORES, VOTES, item_score
@@ -47,6 +49,7 @@ from iar.services.serving import service_name, storage_uri
 from iar.services.suites import domain_items
 from iar.services.test_lock import open_locked_test
 from iar.services.tracking import Tracker
+from iar.services.verifiers import VERIFIERS
 from iar.services.workspace import Manifest, Ref, Workspace, stored_files
 from tests.services.tracker_cases import fresh_store, make_checkpoint
 
@@ -138,12 +141,18 @@ class Books:
         return self.versions(run_file).alias(alias)
 
 
+def verifier_audit(name: str, fooled: int = 0) -> VerifierAudit:
+    """Return what a judge made of a hundred attacks."""
+    return VerifierAudit(name, "2", "s" * 64, (AttackResult("empty", 100, 0, fooled, 0),), ())
+
+
 def examine(folder: Path, run_file: RunFile, pair: QAPair, text: str = "Lind.") -> None:
     """Let the run file's panel judge one reply, and write what an evaluation leaves."""
     place = folder / PICK
     place.mkdir()
     items, replies = domain_items([pair], run_file), {pair.id: Reply(pair.id, text, 3, False)}
     write_records(folder / JUDGED_ITEMS, items)
+    write_records(folder / VERIFIERS, [verifier_audit(name) for name in judge_names(run_file)])
     verdicts = vote(PICK, items, replies, open_judges(run_file, folder))
     write_records(place / REPLIES, replies.values())
     write_votes(place / VOTES, verdicts.votes)
@@ -158,6 +167,30 @@ def books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Books:
     return Books(fresh_store(tmp_path / "state"))
 
 
+@pytest.mark.parametrize(
+    ("fooled", "limit", "status", "told"),
+    [
+        ([0, 0, 0], 0.02, "pass", "attacks that scored above 0: rule:exact 0.0 % (0.0 to 3.7 %)"),
+        ([0, 9, 0], 0.02, "fail", "rule:token-f1 scored 9.0 % of 100 attacks above 0 (empty 9.0 %)"),
+        ([0, 9, 0], 0.3, "warn", "rule:token-f1 9.0 % (4.8 to 16.2 %)"),
+        ([0, 0], 0.02, "fail", "rule:char-ngram judged without an audit"),
+    ],
+)
+def test_judges_that_attacks_fool_or_nobody_attacked_promote_nothing(
+    books: Books, fooled: list[int], limit: float, status: str, told: str
+) -> None:
+    run_file = books.finish("one", evaluate={"max_attack_success": limit})
+    offered = finalist(run_file)
+    folder = offered.artifacts["judge-eval-candidates-1"].path
+    names = judge_names(run_file)
+    write_records(folder / VERIFIERS, [verifier_audit(name, n) for name, n in zip(names, fooled, strict=False)])
+
+    found = check_verifiers(offered)
+
+    assert found.status == status and told in found.detail
+    assert ("raised to 30.0 % for rule:token-f1" in found.fix) == (status == "warn")
+
+
 def test_a_run_that_passes_every_gate_moves_the_alias_and_tags_its_version(books: Books) -> None:
     run_file = books.finish("one")
 
@@ -165,11 +198,11 @@ def test_a_run_that_passes_every_gate_moves_the_alias_and_tags_its_version(books
 
     assert (moved.version, moved.before, books.alias(run_file)) == ("1", "", "1")
     assert {check.name: check.status for check in moved.gates} == dict.fromkeys(
-        ("selection", "test", "decontamination", "retraction", "audit", "files"), "pass"
+        ("selection", "test", "decontamination", "retraction", "verifiers", "audit", "files"), "pass"
     )
     tags = books.versions(run_file).tags("1")
     assert tags["iar.gates"] == (
-        "selection pass, test pass, decontamination pass, retraction pass, audit pass, files pass"
+        "selection pass, test pass, decontamination pass, retraction pass, verifiers pass, audit pass, files pass"
     )
     assert (tags["iar.run_id"], tags["iar.run_digest"]) == (run_file.run_id, run_file.digest)
     assert (tags["iar.test.domain"], tags["iar.test.general"]) == ("21.0", "23.6")

@@ -55,13 +55,16 @@ def covers_half(content: Tokens, reply: Tokens) -> bool:
 def covers_ngrams(content: Tokens, reply: Tokens) -> bool:
     """True where a window of the reply shares half of its character 3-grams with the content words.
 
-    Words change at their end: one that begins otherwise ("right" beside "light") shares by chance.
+    Words change at their end: one that begins otherwise ("right" beside "light") shares by chance, and so does one that
+    stands in every sentence ("was" beside "waste").
     """
     wanted = ngrams(content)
     begins = {token.text[:2] for token in content}
+    common = FUNCTION_WORDS - set(words(content))
+    reply = tuple(token for token in reply if token.text[:2] in begins and token.text not in common)
     for size in range(len(content), len(content) + 2):
         for start in range(max(1, len(reply) - size + 1)):
-            said = ngrams([token for token in reply[start : start + size] if token.text[:2] in begins])
+            said = ngrams(reply[start : start + size])
             if f_score((said & wanted).total(), said.total(), wanted.total()) >= 0.5:
                 return True
     return False

@@ -1,8 +1,9 @@
 """What an audit of a verifier says: how often attacks fool it, how well it tells right from wrong, if it may judge."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from iar.records import AttackResult, VerifierAudit
 
@@ -84,6 +85,32 @@ def objection(audit: VerifierAudit, limit: float) -> str:
     if sure:
         return f"is fooled by {', '.join(f'{one.kind} ({one.fooled} of {one.asked - one.failed})' for one in sure[:3])}"
     return ""
+
+
+def audit_json(audit: VerifierAudit) -> dict[str, Any]:
+    """Return an audit as shares with intervals: of attacks that scored above 0, or 1; precision, recall, exact."""
+    return {
+        "verifier": audit.verifier,
+        "version": audit.version,
+        "suite": audit.suite,
+        "attack_success": _share_json(attack_success(audit.attacks)),
+        "full_success": _share_json(attack_success(audit.attacks, full=True)),
+        "precision": _share_json(precision(audit)),
+        "recall": _share_json(recall(audit)),
+        "exact": _share_json(exactness(audit)),
+        "attacks": [asdict(one) for one in audit.attacks],
+        "calibration": [asdict(one) for one in audit.calibration],
+    }
+
+
+def share_text(share: Mapping[str, Any]) -> str:
+    """Return a share of `audit_json` as text."""
+    return str(Share(share["hits"], share["total"]))
+
+
+def _share_json(share: Share) -> dict[str, Any]:
+    low, high = share.interval
+    return {"hits": share.hits, "total": share.total, "share": share.value, "low": low, "high": high}
 
 
 def _percent(share: float | None) -> str:

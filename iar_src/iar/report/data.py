@@ -13,6 +13,7 @@ from iar.methods.filter_report import ScorerReport
 from iar.methods.merge_grid import grid
 from iar.methods.paired import PairedDifference
 from iar.methods.selection import mark_duplicates
+from iar.methods.verification import audit_json
 from iar.records import (
     Candidate,
     EvalCheck,
@@ -22,6 +23,7 @@ from iar.records import (
     Selection,
     SuiteScore,
     TestReading,
+    VerifierAudit,
     from_json,
     read_records,
     to_json,
@@ -35,6 +37,7 @@ from iar.services.checkpoints import read_json
 from iar.services.decontamination import read_checks, read_hits, unchecked
 from iar.services.evaluations import GENERAL, OWN
 from iar.services.judges import judge_names
+from iar.services.verifiers import read_audits
 from iar.services.workspace import MANIFEST, STEPS, read_manifest
 
 SUITES = ("domain", "ifeval", "mmlu", "msbench")
@@ -82,6 +85,7 @@ class ReportData:
     taken_before: str
     differences: tuple[PairedDifference, ...]
     samples: tuple[Sample, ...]
+    verifiers: tuple[VerifierAudit, ...]
     panel: tuple[PanelFacts, ...]
     funnel: tuple[FunnelStep, ...]
     checks: tuple[EvalCheck, ...]
@@ -119,7 +123,13 @@ def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportDa
         taken_before="; ".join(_taken_before(tested)),
         differences=tuple(_differences(tested)),
         samples=samples(tested[0], selection.pick) if test else (),
-        panel=panel_facts({"validation": validated, "test": tested}, judge_names(run_file)),
+        verifiers=tuple(read_audits(inputs["references"])),
+        panel=panel_facts(
+            {"validation": validated, "test": tested},
+            judge_names(run_file),
+            run_file.evaluate.resamples,
+            run_file.run.seed,
+        ),
         funnel=tuple(from_json(FunnelStep, step) for step in _json(inputs["data"] / "funnel.json")),
         checks=tuple(check for folder in _checked(inputs) for check in read_checks(folder)),
         hits=tuple(hit for folder in _checked(inputs) for hit in islice(read_hits(folder), HITS_SHOWN)),
@@ -152,6 +162,7 @@ def results_json(report: ReportData) -> dict[str, Any]:
         "paired": _paired_json(report.differences),
         "selection": to_json(report.selection),
         "offline": offline_parts(report.run_file),
+        "verifiers": [audit_json(one) for one in report.verifiers],
         "unchecked": unchecked_suites(report),
     }
 

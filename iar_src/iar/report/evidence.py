@@ -1,12 +1,11 @@
 """The evidence behind the scores: how far the judges agree, and replies to read with one's own eyes."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from iar.methods.agreement import Agreement, agreement
-from iar.records import Candidate, ItemScore, LayerFacts, QAPair, Reply, Vote, read_records
+from iar.records import Candidate, ItemScore, LayerFacts, QAPair, Reply, read_records
 
 NUM_SAMPLES = 10
 LAYERS = "layers.jsonl"
@@ -44,29 +43,36 @@ class Sample:
     replies: tuple[SampleReply, ...]
 
 
-def panel_facts(folders: Mapping[str, Iterable[Path]], judges: Sequence[str]) -> tuple[PanelFacts, ...]:
+def panel_facts(
+    folders: Mapping[str, Iterable[Path]], judges: Sequence[str], resamples: int, seed: int
+) -> tuple[PanelFacts, ...]:
     """Return the agreement of the judges by split and suite, from the vote archives below `folders`."""
-    return tuple(fact for split, places in folders.items() for fact in _facts_of_split(split, places, judges))
+    return tuple(
+        fact
+        for split, places in folders.items()
+        for fact in _facts_of_split(split, list(places), judges, resamples, seed)
+    )
 
 
-def _facts_of_split(split: str, folders: Iterable[Path], judges: Sequence[str]) -> Iterator[PanelFacts]:
-    by_suite: dict[str, list[Vote]] = defaultdict(list)
-    for folder in folders:
-        for vote in _archived_votes(folder):
-            by_suite[vote.suite].append(vote)
-    for suite in (name for name in JUDGED if name in by_suite):
-        votes = by_suite[suite]
-        versions = [
-            (judge, ", ".join(sorted({v.judge_version for v in votes if v.judge == judge}))) for judge in judges
-        ]
-        yield PanelFacts(split, suite, tuple(versions), agreement(votes, judges))
+def _facts_of_split(
+    split: str, folders: Sequence[Path], judges: Sequence[str], resamples: int, seed: int
+) -> Iterator[PanelFacts]:
+    import pyarrow.compute
 
+    from iar.services.vote_archive import read_table, reply_facts, to_ballots, vote_files
 
-def _archived_votes(folder: Path) -> Iterator[Vote]:
-    from iar.services.judges import read_votes
-
-    for path in sorted(folder.glob("*/votes.parquet")):
-        yield from (archived.vote for archived in read_votes(path))
+    table = read_table(path for folder in folders for path in vote_files(folder))
+    if table is None:
+        return
+    facts = {key: found for folder in folders for key, found in reply_facts(folder).items()}
+    for suite in JUDGED:
+        votes = table.filter(pyarrow.compute.equal(table["suite"], suite))
+        if not votes.num_rows:
+            continue
+        named = zip(votes["judge"].to_pylist(), votes["judge_version"].to_pylist(), strict=True)
+        cast = sorted(set(named))
+        versions = [(judge, ", ".join(version for name, version in cast if name == judge)) for judge in judges]
+        yield PanelFacts(split, suite, tuple(versions), agreement(to_ballots(votes, judges, facts), resamples, seed))
 
 
 def samples(tested: Path, pick: str) -> tuple[Sample, ...]:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from iar.methods.verification import share_text
+
 COLUMNS = (
     ("domain", "Domain"),
     ("ifeval", "IFEval"),
@@ -59,6 +61,7 @@ def results_markdown(results: dict[str, Any]) -> str:
     if recipes := recipe_lines(results):
         head = [f"| {' | '.join(RECIPE_TITLES)} |", "| --- |" + " ---: |" * (len(RECIPE_TITLES) - 1)]
         lines += ["", *head, *(f"| {' | '.join(cells)} |" for cells in recipes), ""]
+    lines += verifier_lines(results)
     if results.get("taken_before"):
         lines.append(taken_before_text(results["taken_before"]))
     if results.get("unchecked"):
@@ -71,6 +74,12 @@ def results_markdown(results: dict[str, Any]) -> str:
 def taken_before_text(taken_before: str) -> str:
     """Return the warning beside scores of a test that was no first look."""
     return f"NOT A FIRST LOOK at the test, so its scores may flatter: {taken_before}."
+
+
+def verifier_lines(results: Mapping[str, Any]) -> list[str]:
+    """Return one line on how far attacks fool the judges behind the scores; [] where an older version judged."""
+    each = [f"{one['verifier']} {share_text(one['attack_success'])}" for one in results.get("verifiers", ())]
+    return [f"Attacks without an answer that the judges score above 0: {', '.join(each)}."] if each else []
 
 
 def unchecked_text(unchecked: Mapping[str, str]) -> str:

@@ -7,9 +7,11 @@ from typing import Any
 
 from iar import __version__
 from iar.config import Endpoint, RunFile
+from iar.methods.agreement import Agreement, Estimate
 from iar.methods.filter_report import triple as triple
 from iar.methods.paired import PairedDifference
-from iar.records import OUTCOMES, FunnelStep, ModelScores, Selection, SuiteScore
+from iar.methods.verification import attack_success, exactness, precision, recall
+from iar.records import OUTCOMES, AttackResult, FunnelStep, ModelScores, Selection, SuiteScore, VerifierAudit
 from iar.report.data import ReportData, results_json
 from iar.report.tables import COLUMNS, DESCRIPTIONS, difference_text, points_text, recipe_lines
 
@@ -28,6 +30,20 @@ DETAILS = (
     ("msbench", "truncated_share", "MSBench cut off"),
     ("msbench", "third_judge_rate", "MSBench third judge"),
     ("msbench", "flagged_share", "MSBench flagged"),
+)
+
+AUDIT = ("Attacks above 0", "Attacks with 1", "Precision", "Recall", "Same as people")
+AGREEMENT = (
+    ("Exact agreement", "exact"),
+    ("Cohen's kappa", "kappa"),
+    ("Fully right or not", "binary_kappa"),
+    ("Quadratic weights", "weighted_kappa"),
+    ("Krippendorff's alpha", "alpha"),
+    ("Third judge", "third_rate"),
+    ("Failed votes", "failed_rate"),
+    ("Unscored", "unscored_rate"),
+    ("First judge on long replies", "length_bias"),
+    ("First judge on late answers", "place_bias"),
 )
 
 
@@ -186,6 +202,24 @@ def judging_rows(scores: Sequence[ModelScores]) -> list[tuple[str, str, int, lis
     ]
 
 
+def agreement_cells(found: Agreement) -> list[str]:
+    """Return the values of AGREEMENT as text: rates are shares in [0, 1], biases in points."""
+    return [_estimate_text(getattr(found, name)) for _, name in AGREEMENT]
+
+
+def audit_cells(audit: VerifierAudit) -> list[str]:
+    """Return the columns of AUDIT as text."""
+    shares = (attack_success(audit.attacks), attack_success(audit.attacks, full=True))
+    return [str(share) for share in (*shares, precision(audit), recall(audit), exactness(audit))]
+
+
+def attack_rows(audits: Sequence[VerifierAudit]) -> list[tuple[str, list[str]]]:
+    """Return what each kind of attack reached with each judge."""
+    kinds = dict.fromkeys(one.kind for audit in audits for one in audit.attacks)
+    found = [{one.kind: one for one in audit.attacks} for audit in audits]
+    return [(kind, [_attack_text(by_kind.get(kind)) for by_kind in found]) for kind in kinds]
+
+
 def who_teaches(run_file: RunFile) -> str:
     """Name the teacher, and say when it is no LLM."""
     teacher = run_file.qa_build.teacher
@@ -252,6 +286,17 @@ def _suite_cell(suite: SuiteScore) -> Cell:
 
 def _is_duplicate(reason: str) -> bool:
     return reason.startswith("duplicate of")
+
+
+def _estimate_text(found: Estimate) -> str:
+    if found.value is None:
+        return "–"
+    interval = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"
+    return f"{found.value:.2f}{interval}"
+
+
+def _attack_text(found: AttackResult | None) -> str:
+    return "–" if found is None else f"{found.fooled} ({found.full}) of {found.asked - found.failed}"
 
 
 def _share(value: float | None) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from iar.config import RunFile
 from iar.methods.agreement import Agreement, agreement
+from iar.methods.ballots import collect
 from iar.methods.digest import digest_json
 from iar.methods.grading import RULES, Grading
 from iar.methods.panel import needs_third
@@ -59,7 +60,8 @@ def audit_votes(run_file: RunFile, data: Path, examinations: Sequence[Path]) -> 
     faults += _several_versions(archive)
     sample = random.Random(run_file.run.seed).sample(archive, min(SAMPLE, len(archive)))
     faults += [fault for one in sample for fault in _cast_again(one)]
-    agreed = agreement((one.cast.vote for one in archive), judges)
+    ballots = collect((one.cast.vote for one in archive), judges)
+    agreed = agreement(ballots, run_file.evaluate.resamples, run_file.run.seed)
     return Audit(agreed, len(archive), len(sample), tuple(faults))
 
 

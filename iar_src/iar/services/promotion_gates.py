@@ -6,20 +6,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from iar.config import RunFile
+from iar.config import EvaluateSection, RunFile
 from iar.errors import NoFeasibleCandidate, UserError
 from iar.methods.digest import digest_json
+from iar.methods.verification import attack_success, objection
 from iar.records import EvalCheck, FunnelStep, ModelScores, Selection, from_json, read_records, to_json
 from iar.services.checkpoints import weights_digest
 from iar.services.decontamination import read_checks, unchecked
 from iar.services.evaluations import GENERAL, OWN
 from iar.services.findings import Check, guarded
 from iar.services.judge_audit import audit_votes
+from iar.services.judges import judge_names
 from iar.services.lineage import way_up
 from iar.services.model_versions import MODEL, ModelVersions
 from iar.services.registry import Registry, short_id
 from iar.services.retraction import retractions
 from iar.services.test_lock import reading_of
+from iar.services.verifiers import read_audits
 from iar.services.workspace import Ref, Workspace
 
 SHOWN = 3
@@ -102,6 +105,7 @@ def gates(one: Finalist, version: str, versions: ModelVersions, registry: Regist
     yield from guarded("test", lambda: check_test(one, registry, reused))
     yield from guarded("decontamination", lambda: check_decontamination(one))
     yield from guarded("retraction", lambda: check_retraction(one.lineage, registry))
+    yield from guarded("verifiers", lambda: check_verifiers(one))
     yield from guarded("audit", lambda: check_audit(one))
     yield from guarded("files", lambda: check_files(one, version, versions))
     if one.run_file.register.require_signature:
@@ -173,6 +177,25 @@ def check_retraction(lineage: str, registry: Registry) -> Check:
     return Check("retraction", "pass", f"none of {len(ancestors)} ancestors was retracted")
 
 
+def check_verifiers(one: Finalist) -> Check:
+    """Every judge behind the scores was attacked before it judged, and fell for no more than the run allows."""
+    limit, usual = one.run_file.evaluate.max_attack_success, EvaluateSection().max_attack_success
+    evaluated = [ref.path for task, ref in one.artifacts.items() if task.startswith(EVALUATED)]
+    audits = {audit.verifier: audit for folder in evaluated for audit in read_audits(folder)}
+    if missing := [name for name in judge_names(one.run_file) if name not in audits]:
+        detail = f"{_some(missing)} judged without an audit, as versions before this one let it"
+        return Check("verifiers", "fail", detail, "run the run file again")
+    for audit in audits.values():
+        if why := objection(audit, limit):
+            return Check("verifiers", "fail", f"{audit.verifier} {why}", "take another judge, and run again")
+    each = [f"{name} {attack_success(audit.attacks)}" for name, audit in audits.items()]
+    detail = f"attacks that scored above 0: {', '.join(each)}"
+    if raised := [name for name, audit in audits.items() if objection(audit, usual)]:
+        fix = f"evaluate.max_attack_success was raised to {_percent(limit)} for {_some(raised)}; scores may flatter"
+        return Check("verifiers", "warn", detail, fix)
+    return Check("verifiers", "pass", detail)
+
+
 def check_audit(one: Finalist) -> Check:
     """Every vote behind the scores is there, names its judge and its text, and a sample of them repeats."""
     examinations = [ref.path for task, ref in one.artifacts.items() if task.startswith((EVALUATED, "locked-test"))]
@@ -182,18 +205,19 @@ def check_audit(one: Finalist) -> Check:
             "audit", "fail", _some(list(audit.faults)), "look at votes.parquet there, and run the run file again"
         )
     found = audit.agreement
-    if not audit.votes or found.failed_rate is None:
+    exact, failed = found.exact.value, found.failed_rate.value
+    if not audit.votes or failed is None:
         return Check("audit", "fail", "no votes are archived for this run", "run the run file again")
     detail = (
         f"{audit.votes} votes, {audit.sampled} of them cast again; the first two judges agree on "
-        f"{_percent(found.exact)}, the third decided {_percent(found.third_rate)}, {_percent(found.failed_rate)} of "
+        f"{_percent(exact)}, the third decided {_percent(found.third_rate.value)}, {_percent(failed)} of "
         "the votes are unreadable"
     )
-    if found.failed_rate > MOST_FAILED:
+    if failed > MOST_FAILED:
         return Check(
             "audit", "fail", detail, "see the errors in votes.parquet, mend the judges and run the run file again"
         )
-    if found.exact is None or found.exact < LEAST_AGREEMENT:
+    if exact is None or exact < LEAST_AGREEMENT:
         return Check("audit", "warn", detail, "look at the judges: they measure different things")
     return Check("audit", "pass", detail)
 

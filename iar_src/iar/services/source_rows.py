@@ -55,7 +55,7 @@ def source_rows(place: str, key: str, hub: HubSplit) -> Iterator[SourceRow]:
 
     Raises UserError where there is neither, and for a line that is no JSON object.
     """
-    return _file_rows(Path(place)) if is_file(place, key, hub.example) else _hub_rows(place, key, hub)
+    return file_rows(Path(place)) if is_file(place, key, hub.example) else _hub_rows(place, key, hub)
 
 
 def is_file(place: str, key: str, example: str) -> bool:
@@ -69,7 +69,8 @@ def is_file(place: str, key: str, example: str) -> bool:
     return False
 
 
-def _file_rows(path: Path) -> Iterator[SourceRow]:
+def file_rows(path: Path) -> Iterator[SourceRow]:
+    """Yield the rows of a JSONL file. Raises UserError naming a line that is no JSON object."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
