@@ -27,6 +27,7 @@ from iar.cli_options import (
     write_output,
 )
 from iar.cli_platform import Host, Namespace, cost, estimated_cost, promote, reconcile, submit
+from iar.cli_retraction import erase, rebuild, restore, retract, retractions
 from iar.errors import ExitCode, IarError, NoFeasibleCandidate, UserError
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 # Plain help: rich's takes half a second to import.
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+for _command in (retract, retractions, restore, erase, rebuild):
+    lineage.command()(_command)
 app.add_typer(lineage, name="lineage")
 
 

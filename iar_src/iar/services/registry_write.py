@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import Any, TypeVar
 
 from sqlalchemy import ARRAY, Connection, Engine, Table, func, literal, select
@@ -25,6 +26,7 @@ from iar.services.registry_records import (
 from iar.services.registry_schema import ACTIVITIES, EDGES, ENTITIES, EVENTS, MAKINGS, RECORDINGS
 
 BATCH = 2000
+PART = 20_000
 Row = dict[str, Any]
 T = TypeVar("T")
 
@@ -35,10 +37,18 @@ def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def record(engine: Engine, entries: Iterable[Lineage], producer: Producer) -> None:
-    """Record entries with their edges and the activity that made them, all or nothing; idempotent.
+    """Record entries with their edges and the activity that made them; idempotent.
 
-    The first description of a digest stays. Raises PermanentError when an entry is made from something never recorded.
+    All or nothing up to PART entries; more come in parts, between which others write. What a kill cut short, the same
+    call completes. The first description of a digest stays. Raises PermanentError when an entry is made from something
+    that is neither in its part nor on record.
     """
+    waiting = iter(entries)
+    while part := list(islice(waiting, PART)):
+        _record(engine, part, producer)
+
+
+def _record(engine: Engine, entries: Sequence[Lineage], producer: Producer) -> None:
     # Writers that insert in one order cannot deadlock.
     ordered = [entry for _, entry in sorted(_merged(entries).items())]
     _check(ordered, producer)

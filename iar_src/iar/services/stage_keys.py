@@ -118,6 +118,8 @@ BOOKKEEPING = frozenset(
         "services.job_store",
         "services.progress",
         "services.registry",
+        "services.retraction",
+        "services.withheld",
         "services.tracking",
         "services.training_fit",
         "services.jobs",
