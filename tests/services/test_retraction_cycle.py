@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,6 +48,10 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("IAR_STATE", str(tmp_path / "state"))
+    # Tracking is of no concern here, and MLflow takes seconds a task.
+    tracker = SimpleNamespace(log_stage=lambda task, **named: None)
+    tracking = SimpleNamespace(Tracker=lambda *arguments: tracker)
+    monkeypatch.setitem(sys.modules, "iar.services.tracking", tracking)
     return World(tmp_path)
 
 

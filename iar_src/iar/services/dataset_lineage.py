@@ -14,7 +14,7 @@ from iar.methods.merkle import merkle_root
 from iar.methods.textnorm import words_of
 from iar.records import Anchor, Document, Lineage, QAPair, Retelling, to_json
 
-READ_FROM, DRAWN_FROM, WRITTEN_BY, IN, DROPPED_FROM = "read-from", "drawn-from", "written-by", "in", "dropped-from"
+READ_FROM, WRITTEN_BY, IN, DROPPED_FROM = "read-from", "written-by", "in", "dropped-from"
 RULES = "offline"
 PROMPTS = Path(iar.__file__).parent / "prompts"
 

@@ -10,6 +10,7 @@ from sqlalchemy import select
 from iar.services.database import transaction
 from iar.services.lineage_members import Member, members
 from iar.services.registry import Registry
+from iar.services.registry_records import DRAWN_FROM
 from iar.services.registry_schema import ACTIVITIES
 from iar.services.retraction import taints
 
@@ -43,7 +44,7 @@ def _diff_datasets(registry: Registry, one: str, other: str) -> list[Difference]
     before, after = members(registry, one), members(registry, other)
     gone = [before[digest] for digest in before.keys() - after.keys()]
     new = {member.name: after[member.digest] for member in map(after.get, after.keys() - before.keys()) if member}
-    documents = members(registry, other, "drawn-from")
+    documents = members(registry, other, DRAWN_FROM)
     kept = {str(member.payload.get("id")) for member in documents.values()}
     found = []
     for member in sorted(gone, key=lambda member: member.name):
@@ -53,7 +54,7 @@ def _diff_datasets(registry: Registry, one: str, other: str) -> list[Difference]
         else:
             found.append(Difference("removed", member.id, _why_gone(registry, member, kept)))
     added = sorted(new.values(), key=lambda member: member.name)
-    earlier = {str(member.payload.get("id")) for member in members(registry, one, "drawn-from").values()}
+    earlier = {str(member.payload.get("id")) for member in members(registry, one, DRAWN_FROM).values()}
     return found + [Difference("added", member.id, _why_new(member, earlier)) for member in added]
 
 

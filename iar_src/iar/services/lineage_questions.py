@@ -10,6 +10,7 @@ from iar.methods.textnorm import words_of
 from iar.services.database import transaction
 from iar.services.lineage_members import MADE, SOURCE, Member, dataset, members, products
 from iar.services.registry import Registry, short_id
+from iar.services.registry_records import DRAWN_FROM
 from iar.services.registry_schema import ACTIVITIES, EDGES, ENTITIES, MAKINGS, RECORDINGS
 
 CERTIFIED = "certified-by"
@@ -57,7 +58,7 @@ def coverage(registry: Registry, id_: str) -> Coverage:
     pairs = {one: member for one, member in members(registry, digest).items() if member.kind == "qa"}
     asked = {str(member.payload.get(key)) for member in pairs.values() for key in ("chunk_id", "other_chunk_id")}
     chunks: dict[str, Member] = {}
-    for document in members(registry, digest, "drawn-from"):
+    for document in members(registry, digest, DRAWN_FROM):
         chunks |= products(registry, document, "part-of")
     unasked = [chunk.id for chunk in chunks.values() if str(chunk.payload.get("id")) not in asked]
     certified = _with_edge(registry, CERTIFIED)
@@ -96,7 +97,7 @@ def real_share(registry: Registry, id_: str) -> RealShare:
     Raises UserError for what is no dataset, and where the words of a document or text were not recorded.
     """
     digest = dataset(registry, id_)
-    documents = sum(_words(member) for member in members(registry, digest, "drawn-from").values())
+    documents = sum(_words(member) for member in members(registry, digest, DRAWN_FROM).values())
     written: Counter[str] = Counter()
     for member in members(registry, digest).values():
         if member.kind in TEXTS:

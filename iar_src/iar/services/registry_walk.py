@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -9,10 +10,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Engine, Select, func, select
 
 from iar.services.database import transaction
-from iar.services.registry_records import Edge
+from iar.services.registry_records import DRAWN_FROM, Edge
 from iar.services.registry_schema import ACTIVITIES, EDGES, ENTITIES, MAKINGS, RECORDINGS
-from iar.services.registry_write import batches, numbers
+from iar.services.registry_write import DIGEST, batches, numbers
 
+SUMMED = 500
 SOURCE = ENTITIES.alias("source")
 MADE = ENTITIES.alias("made")
 
@@ -54,16 +56,21 @@ def reached(engine: Engine, digests: Iterable[str], up: bool) -> set[str]:
 
 
 def steps(connection: Connection, frontier: Collection[int], up: bool, most: int) -> list[Step]:
-    """Return what is one step from each of `frontier`, by role; the members of more than `most` are not read."""
+    """Return what is one step from each of `frontier`, by role; the members of more than `most` are not read.
+
+    A dataset that names its documents itself has its members read only up to SUMMED: nothing is hidden behind them.
+    """
     found: list[Step] = []
     for some in batches(sorted(frontier)):
         sizes = _sizes(connection, some, up)
+        summed = {near for near, role in sizes if role == DRAWN_FROM} if up and most < sys.maxsize else set()
+        large = {key for key, size in sizes.items() if size > (min(most, SUMMED) if key[0] in summed else most)}
         members: dict[tuple[int, str], set[int]] = defaultdict(set)
-        for role in sorted({role for (_, role), size in sizes.items() if size <= most}):
-            starts = [near for (near, of), size in sizes.items() if of == role and size <= most]
+        for role in sorted({role for _, role in sizes.keys() - large}):
+            starts = [near for near, of in sizes.keys() - large if of == role]
             for near, far in _pairs(connection, starts, up, role):
                 members[near, role].add(far)
-        found += [Step(*key, size, ()) for key, size in sizes.items() if size > most]
+        found += [Step(*key, sizes[key], ()) for key in large]
         found += [Step(*key, len(ids), tuple(sorted(ids))) for key, ids in members.items()]
     return found
 
@@ -202,4 +209,4 @@ def _pairs(
 
 def _hex(digests: Iterable[str]) -> list[str]:
     """Return what can be a digest: nothing else is in the registry."""
-    return [digest for digest in digests if len(digest) == 64 and not set(digest) - set("0123456789abcdef")]
+    return [digest for digest in digests if DIGEST.fullmatch(digest)]

@@ -118,6 +118,7 @@ BOOKKEEPING = frozenset(
         "services.job_store",
         "services.progress",
         "services.registry",
+        "services.registry_records",
         "services.retraction",
         "services.withheld",
         "services.tracking",

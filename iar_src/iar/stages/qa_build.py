@@ -31,7 +31,6 @@ from iar.records import (
     write_records,
 )
 from iar.services.dataset_lineage import (
-    DRAWN_FROM,
     WRITTEN_BY,
     anchor_entries,
     document_entry,
@@ -45,6 +44,7 @@ from iar.services.decontamination import Decontamination, check_lines, clean_que
 from iar.services.evaluations import general_evaluations
 from iar.services.ingest import DOCUMENTS, Ingested, ingest
 from iar.services.models import load_tokenizer
+from iar.services.registry_records import DRAWN_FROM
 from iar.services.reject_log import RejectLog
 from iar.services.workspace import Context
 
