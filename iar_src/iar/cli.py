@@ -29,6 +29,7 @@ from iar.cli_options import (
 )
 from iar.cli_platform import Host, Namespace, cost, estimated_cost, promote, reconcile, submit
 from iar.cli_provenance import export, sign, verify_signatures
+from iar.cli_retraction import erase, rebuild, restore, retract, retractions
 from iar.cli_verifier import verifier
 from iar.errors import ExitCode, IarError, NoFeasibleCandidate, UserError
 
@@ -39,7 +40,8 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 # Plain help: rich's takes half a second to import.
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-lineage.command()(export)
+for _command in (retract, retractions, restore, erase, rebuild, export):
+    lineage.command()(_command)
 app.add_typer(lineage, name="lineage")
 app.add_typer(candidates, name="candidates")
 app.add_typer(verifier, name="verifier")

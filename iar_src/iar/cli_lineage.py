@@ -1,82 +1,213 @@
-"""`iar lineage`: the registry's edges, followed either way."""
+"""`iar lineage`: questions to the provenance registry, followed either way, and whether it can be believed."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from iar.cli_options import AsJson, State, load, print_json, state_folder
-from iar.errors import UserError
+from iar.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
+    from iar.services.lineage import Row
     from iar.services.registry import Registry
 
 lineage = typer.Typer(no_args_is_help=True, help="What something was made from, what was made from it, and retraction.")
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id as lineage and reports print it; its beginning is enough.")]
+Product = Annotated[str, typer.Argument(metavar="A", help="Id of the product.")]
+Ancestor = Annotated[str, typer.Argument(metavar="B", help="Id of what it may be made from.")]
+First = Annotated[str, typer.Argument(metavar="A", help="Id of a dataset or another entry, or the id of a run.")]
+Second = Annotated[str, typer.Argument(metavar="B", help="The same of what it is compared with.")]
+MaybeId = Annotated[str, typer.Argument(metavar="[ID]", help="Id of what to check; without one, everything.")]
 LineageRun = Annotated[Path | None, typer.Option("--run", metavar="RUN.yaml", help="Run file, for its registry.")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it stays with the retraction.")]
 All = Annotated[bool, typer.Option("--all", help="List every entry, not their number, where there are many alike.")]
+Dot = Annotated[bool, typer.Option("--dot", help="Print a graph for Graphviz.")]
+Head = Annotated[list[str] | None, typer.Option("--head", metavar="HEAD", help="A head that was printed before.")]
+Check = Annotated[bool, typer.Option("--all", help="Check everything, as without an ID.")]
 
 
 @lineage.command()
 def upstream(
-    id_: Id, run_yaml: LineageRun = None, state: State = None, all_: All = False, as_json: AsJson = False
-) -> None:
+    id_: Id, run_yaml: LineageRun = None, state: State = None, all_: All = False, dot: Dot = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
     """Show what ID was made from, down to the source documents."""
-    from iar.services.lineage import render_upstream
+    from iar.services.lineage import SHOWN_SIBLINGS, render_upstream
 
-    _print_lineage(render_upstream, id_, run_yaml, state, all_, as_json)
+    with opened(run_yaml, state) as registry:
+        rows = render_upstream(registry, registry.find(id_).digest, None if all_ else SHOWN_SIBLINGS)
+    _print_rows(rows, dot, as_json)
 
 
 @lineage.command()
 def downstream(
-    id_: Id, run_yaml: LineageRun = None, state: State = None, all_: All = False, as_json: AsJson = False
-) -> None:
+    id_: Id, run_yaml: LineageRun = None, state: State = None, all_: All = False, dot: Dot = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
     """Show what was made from ID: which models hold this document."""
-    from iar.services.lineage import render_downstream
+    from iar.services.lineage import SHOWN_SIBLINGS, render_downstream
 
-    _print_lineage(render_downstream, id_, run_yaml, state, all_, as_json)
+    with opened(run_yaml, state) as registry:
+        rows = render_downstream(registry, registry.find(id_).digest, None if all_ else SHOWN_SIBLINGS)
+    _print_rows(rows, dot, as_json)
 
 
 @lineage.command()
-def retract(id_: Id, reason: Reason, run_yaml: LineageRun = None, state: State = None, as_json: AsJson = False) -> None:
-    """Take ID, or the file with this SHA-256, out of use for good: no model made from it is promoted any more."""
-    from dataclasses import asdict
+def why(
+    product: Product, ancestor: Ancestor, run_yaml: LineageRun = None, state: State = None, dot: Dot = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Show a shortest way from A down to B: why a model holds a document."""
+    from iar.services.lineage import render_way
 
-    from iar.services.retraction import made_from, standing_aliases
-    from iar.services.retraction import retract as retract_in
+    with opened(run_yaml, state) as registry:
+        made, source = registry.find(product), registry.find(ancestor)
+        rows = render_way(registry, made.digest, source.digest)
+    if not rows and not as_json:
+        raise UserError(f"{product} was not made from {ancestor}: no way leads there; try the other way round")
+    _print_rows(rows, dot, as_json)
 
-    registry = open_registry(run_yaml, state, to_read=False)
-    made, new = retract_in(registry, id_, reason)
-    products, aliases = made_from(registry, made.subject), standing_aliases(registry, made.subject)
+
+@lineage.command()
+def diff(
+    first: First, second: Second, run_yaml: LineageRun = None, state: State = None, as_json: AsJson = False
+) -> None:
+    """Show how B differs from A: items of datasets with the reason; settings, code and data of runs."""
+    from iar.services.lineage_diff import diff as differences
+
+    with opened(run_yaml, state) as registry:
+        found = differences(registry, first, second)
     if as_json:
-        print_json(asdict(made) | {"new": new, "made_from_it": products, "standing_aliases": aliases})
+        print_json([asdict(one) for one in found])
         return
-    what = made.id + f" ({made.name})" * bool(made.name)
-    typer.echo(f"Retracted {what}" if new else f"{what} was retracted before: {made.reason}")
-    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(products.items()))
-    typer.echo(f"Made from it: {counts or 'nothing'}")
-    for alias, version in aliases.items():
-        serving = alias.partition("@")[2]
-        typer.echo(
-            f"Still served: {alias} is version {version}; promote a run without it, or go back: "
-            f"iar promote RUN.yaml --alias {serving} --rollback"
-        )
+    for one in found:
+        typer.echo(f"{one.change} {one.item}: {one.why}")
+    typer.echo(f"{len(found)} differences")
 
 
-def _print_lineage(render: Any, id_: str, run_yaml: Path | None, state: Path | None, all_: bool, as_json: bool) -> None:
-    from iar.services.lineage import SHOWN_SIBLINGS, format_rows
+@lineage.command()
+def coverage(id_: Id, run_yaml: LineageRun = None, state: State = None, as_json: AsJson = False) -> None:
+    """Show which chunks of a dataset's documents have no question, and which pairs nobody certified."""
+    from iar.services.lineage_questions import coverage as covered
 
-    registry = open_registry(run_yaml, state)
-    try:
-        rows = render(registry, registry.find(id_).digest, None if all_ else SHOWN_SIBLINGS)
-    finally:
-        registry.close()
+    with opened(run_yaml, state) as registry:
+        found = covered(registry, id_)
+    if as_json:
+        print_json(asdict(found))
+        return
+    for title, ids, total in (
+        ("chunks without a question", found.unasked, found.chunks),
+        ("pairs without a certifier", found.uncertified, found.pairs),
+    ):
+        typer.echo(f"{title}: {len(ids)} of {total}")
+        for shown in ids[:20]:
+            typer.echo(f"  {shown}")
+        if len(ids) > 20:
+            typer.echo("  ...; --json lists all")
+
+
+@lineage.command("consumed-by")
+def consumed_by(id_: Id, run_yaml: LineageRun = None, state: State = None, as_json: AsJson = False) -> None:
+    """Show which stage of which run used ID, in what role, to make what."""
+    from iar.services.lineage_questions import consumed_by as uses
+
+    with opened(run_yaml, state) as registry:
+        found = uses(registry, id_)
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    for one in found:
+        typer.echo(f"{one.run_id} {one.stage}: {one.role} of {one.id}  {one.name}".rstrip())
+    typer.echo(f"{len(found)} uses")
+
+
+@lineage.command("real-share")
+def real_share(id_: Id, run_yaml: LineageRun = None, state: State = None, as_json: AsJson = False) -> None:
+    """Show how many words of a dataset people wrote, and how many a language model did."""
+    from iar.services.lineage_questions import real_share as share
+
+    with opened(run_yaml, state) as registry:
+        found = share(registry, id_)
+    if as_json:
+        print_json(asdict(found))
+        return
+    real = "-" if found.share is None else f"{100 * found.share:.1f} %"
+    typer.echo(
+        f"{real} of its words were written by people: {found.documents} in documents, {found.quoted} quoted from them "
+        f"by rules; {found.synthetic} were written by a language model"
+    )
+
+
+@lineage.command()
+def reproduce(id_: Id, run_yaml: LineageRun = None, state: State = None, as_json: AsJson = False) -> None:
+    """Show the recipe of ID: the stages behind it in order, what is computed again and what is replayed."""
+    from iar.services.lineage_recipe import reproduce as recipe
+
+    with opened(run_yaml, state) as registry:
+        found = recipe(registry, id_)
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(f"{found['id']}  {found['name']}, by {', '.join(found['runs'])}")
+    for one in found["activities"]:
+        code = f"code {one['code_version'][:12]}, settings {one['config_digest'][:12]}, seed {one['seed']}"
+        typer.echo(f"  {one['stage']}: {code}\n    {one['how']}")
+    folder = state_folder(load(run_yaml, None, state) if run_yaml else None, state) / "runs"
+    for run in found["runs"]:
+        if (folder / run / "run.json").is_file():
+            typer.echo(f"Settings of {run}: {folder / run / 'run.json'}")
+
+
+@lineage.command()
+def verify(
+    id_: MaybeId = "", check_all: Check = False, head: Head = None, run_yaml: LineageRun = None, state: State = None,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Check that nothing was changed: the registry's chains, the files' bytes, anchors, decontamination.
+
+    Ends with exit code 1 where something was. The head it prints shows later whether this registry was replaced.
+    """
+    from iar.services.integrity import verify_all, verify_entry
+
+    if id_ and check_all:
+        raise UserError("ID and --all exclude each other; give one of them")
+    folder = state_folder(load(run_yaml, None, state) if run_yaml else None, state)
+    with opened(run_yaml, state) as registry:
+        faults = verify_entry(registry, folder, id_) if id_ else verify_all(registry, folder, head or [])
+        end = registry.head()
+    if as_json:
+        print_json({"faults": faults, "head": end})
+    else:
+        for line in faults or ["nothing was changed"]:
+            typer.echo(line)
+        typer.echo(f"head: {end}")
+    if faults:
+        raise typer.Exit(ExitCode.BUG)
+
+
+def _print_rows(rows: "list[Row]", dot: bool, as_json: bool) -> None:
+    from iar.services.lineage import format_dot, format_rows
+
+    if dot and as_json:
+        raise UserError("--dot and --json exclude each other; give one of them")
     if as_json:
         print_json([row._asdict() for row in rows])
     else:
-        typer.echo(format_rows(rows))
+        typer.echo(format_dot(rows) if dot else format_rows(rows))
+
+
+@contextmanager
+def opened(run_yaml: Path | None, state: Path | None, to_read: bool = True) -> "Iterator[Registry]":
+    """Yield the registry of a run file or a state folder. Raises UserError where there is none."""
+    registry = open_registry(run_yaml, state, to_read)
+    try:
+        yield registry
+    finally:
+        registry.close()
 
 
 def open_registry(run_yaml: Path | None, state: Path | None, to_read: bool = True) -> "Registry":
@@ -85,7 +216,7 @@ def open_registry(run_yaml: Path | None, state: Path | None, to_read: bool = Tru
 
     run_file = load(run_yaml, None, state) if run_yaml else None
     url = run_file.register.registry_url if run_file else ""
-    place = url or state_folder(run_file, state) / "registry.sqlite"
+    place: Any = url or state_folder(run_file, state) / "registry.sqlite"
     url = url or f"sqlite:///{place}"
     found = Registry.open_to_read(url)
     if found is None:

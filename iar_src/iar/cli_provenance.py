@@ -1,18 +1,16 @@
 """Commands that hand provenance on: exports in the formats of others, signatures, and the registry as a service."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iar.cli_lineage import Id, LineageRun, open_registry
+from iar.cli_lineage import Id, LineageRun, opened
 from iar.cli_options import AsJson, State, load, print_json, state_folder, write_output
 from iar.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
-    from iar.services.registry import Registry
+    pass
 
 FormatName = Annotated[
     str,
@@ -30,7 +28,7 @@ def export(id_: Id, format_: FormatName, out: Out, run_yaml: LineageRun = None, 
     run_file = load(run_yaml, None, state) if run_yaml else None
     if out.is_dir():
         raise UserError(f"--out {out}: is a folder; give the name of a file")
-    with opened_registry(run_yaml, state) as registry:
+    with opened(run_yaml, state) as registry:
         text = export_text(registry, id_, format_, state_folder(run_file, state))
     write_output(out, "--out", text)
     typer.echo(str(out))
@@ -50,11 +48,11 @@ def sign(target: Target, key: Key, run_yaml: LineageRun = None, state: State = N
 
     if _is_run(target):
         run_file = load(Path(target), None, state)
-        with opened_registry(Path(target), state, to_read=False) as registry:
+        with opened(Path(target), state, to_read=False) as registry:
             for line in signatures.sign_run(finalist(run_file), registry, key):
                 typer.echo(f"Signed {line}")
         return
-    with opened_registry(run_yaml, state, to_read=False) as registry:
+    with opened(run_yaml, state, to_read=False) as registry:
         new = signatures.sign_entry(registry, target, key)
     typer.echo(f"Signed {target}" if new else f"{target} was signed with this key before")
 
@@ -68,10 +66,10 @@ def verify_signatures(
 
     if _is_run(target):
         run_file = load(Path(target), None, state)
-        with opened_registry(Path(target), state) as registry:
+        with opened(Path(target), state) as registry:
             findings = signatures.run_findings(finalist(run_file), registry, public_key)
     else:
-        with opened_registry(run_yaml, state) as registry:
+        with opened(run_yaml, state) as registry:
             digest = registry.find(target).digest
             findings = signatures.signature_findings(registry, public_key, [digest])
     if as_json:
@@ -84,13 +82,3 @@ def verify_signatures(
 
 def _is_run(target: str) -> bool:
     return target.endswith((".yaml", ".yml"))
-
-
-@contextmanager
-def opened_registry(run_yaml: Path | None, state: Path | None, to_read: bool = True) -> "Iterator[Registry]":
-    """Yield the registry of a run file or a state folder, closed afterwards."""
-    registry = open_registry(run_yaml, state, to_read)
-    try:
-        yield registry
-    finally:
-        registry.close()

@@ -95,7 +95,10 @@ def test_the_command_says_what_was_made_from_it(
     arguments = ["lineage", "retract", "document:dd", "--reason", "asked to", "--state", str(tmp_path)]
 
     assert cli.call(arguments) == 0
-    assert capsys.readouterr().out == "Retracted document:dddddddddddd (velm.md)\nMade from it: 1 checkpoint\n"
+    assert capsys.readouterr().out == (
+        "Retracted document:dddddddddddd (velm.md)\nMade from it: 1 checkpoint\n"
+        "No longer stand: checkpoint:cccccccccccc (theta_I)\n"
+    )
     assert cli.call(arguments) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith("(velm.md) was retracted before: asked to")
     assert cli.call([*arguments, "--json"]) == 0

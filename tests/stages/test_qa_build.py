@@ -168,9 +168,13 @@ def test_rewrite_inputs_are_short(demo: tuple[Path, Outcome]) -> None:
 def test_lineage_leads_from_the_dataset_to_the_documents(demo: tuple[Path, Outcome]) -> None:
     out, outcome = demo
     by_digest = {entry.digest: entry for entry in outcome.lineage}
-    dataset = outcome.lineage[-1]
+    (dataset,) = (entry for entry in outcome.lineage if entry.kind == "dataset")
     assert json.loads((out / "dataset.json").read_text())["digest"] == dataset.digest
-    assert {digest for _, digest in dataset.inputs} == {digest_json(to_json(pair)) for pair in pairs_of(out)}
+    contents = {digest for role, digest in dataset.inputs if role == "contains"}
+    assert contents == {digest_json(to_json(pair)) for pair in pairs_of(out)}
+    assert {by_digest[digest].kind for role, digest in dataset.inputs if role == "drawn-from"} == {"document"}
+    (teacher,) = (by_digest[digest] for role, digest in dataset.inputs if role == "written-by")
+    assert (teacher.kind, teacher.name, teacher.payload["prompts"]) == ("agent", "offline", "")
 
     role, digest = dataset.inputs[0]
     question = by_digest[digest]
@@ -179,6 +183,8 @@ def test_lineage_leads_from_the_dataset_to_the_documents(demo: tuple[Path, Outco
     assert (role, by_digest[digest].kind) == ("about", "chunk")
     (role, digest) = by_digest[digest].inputs[0]
     assert (role, by_digest[digest].kind) == ("part-of", "document")
+    (role, digest) = by_digest[digest].inputs[0]
+    assert (role, by_digest[digest].kind) == ("read-from", "source")
 
 
 def test_a_repeat_is_identical(demo: tuple[Path, Outcome], tmp_path: Path) -> None:

@@ -19,8 +19,11 @@ from iar.methods.digest import digest_json
 from iar.records import Outcome, write_json
 from iar.services.checkpoints import read_json
 from iar.services.progress import Progress
+from iar.services.registry_heads import keep_head
 from iar.services.stage_keys import STAGES, key_parts
 from iar.services.store import Report, Store, StoredRef, is_stored
+from iar.services.surroundings import surroundings
+from iar.services.withheld import retracted_now, with_retractions
 from iar.services.workspace import STEPS, Context, Manifest, Ref, Workspace, stored_files
 
 if TYPE_CHECKING:
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 MAX_TRACKED_BYTES = 1_000_000
+READS_DOCUMENTS = "qa_build"
+COSTS = ("tokens", "target_tokens", "llm_tokens", "peak_memory_gb")
 
 
 @dataclass(frozen=True)
@@ -120,8 +125,11 @@ def _task(
     workspace = Workspace.of(run_file)
     given = {role: text for role, text in inputs.items() if text}
     contents = {role: _content(text, workspace) for role, text in given.items()}
-    parts = key_parts(stage, run_file, contents, shard, shards, recipe)
     name, store = name or stage.replace("_", "-"), Store.of(run_file, workspace)
+    parts = key_parts(stage, run_file, contents, shard, shards, recipe)
+    if stage == READS_DOCUMENTS:
+        dataset = workspace.artifact(name, digest_json(parts))
+        parts = with_retractions(parts, dataset, retracted_now(workspace.registry_url(run_file)))
     return Task(name, stage, run_file, workspace, store, given, parts, shard, shards, recipe)
 
 
@@ -157,7 +165,7 @@ def _produce(task: Task, progress: Progress) -> Manifest:
         outcome: Outcome = stage.run(task.run_file, inputs, work, task.context(progress))
         manifest = Manifest(
             task.name, task.stage, task.key, task.parts, task.parts["code"], started, time.time() - started,
-            stored_files(work), outcome,
+            stored_files(work), outcome, surroundings(),
         )  # fmt: skip
         task.workspace.publish(manifest)
     return manifest
@@ -231,12 +239,14 @@ def _record_lineage(task: Task, manifest: Manifest, registry: "Registry") -> str
     """Enter what the task made; return the id of its activity."""
     from iar.services.registry import Producer
 
-    run_file = task.run_file
+    run_file, settings = task.run_file, task.parts["settings"]
+    spent = {name: value for name, value in finite(manifest.outcome.metrics).items() if name in COSTS}
     producer = Producer(
-        run_file.run_id, task.name, manifest.code, digest_json(task.parts["settings"]), run_file.run.seed,
-        manifest.started, manifest.seconds,
+        run_file.run_id, task.name, manifest.code, digest_json(settings), run_file.run.seed,
+        manifest.started, manifest.seconds, **vars(manifest.made_in), config=settings, cost=spent,
     )  # fmt: skip
     registry.record(manifest.outcome.lineage, producer)
+    keep_head(task.workspace.state, registry)
     return producer.id
 
 

@@ -39,6 +39,7 @@ from iar.records import (
 from iar.services.documents import convert
 from iar.services.reject_log import RejectLog, read_rejects
 from iar.services.sources import KINDS, STEP, Item, items
+from iar.services.withheld import RETRACTED, Withheld
 
 FILTERED = "filtered"
 DISTINCT = "distinct"
@@ -66,16 +67,20 @@ def ingest(
     rejects: RejectLog,
     seed: int,
     on_progress: Callable[[int, int], None] | None = None,
+    retracted: frozenset[str] = frozenset(),
 ) -> Ingested:
     """Write documents.jsonl, sources.jsonl and filter.json under `out`; what is dropped goes to `rejects`.
+
+    Files and rows whose SHA-256 is among `retracted` are dropped, whatever they are called; withheld.json tells which.
 
     Raises UserError where nothing is kept, and what `items` raises.
     """
     folder = out / ASIDE
     shutil.rmtree(folder, ignore_errors=True)  # a killed try's
     folder.mkdir()
+    withheld = Withheld(retracted)
     with _Aside(folder) as aside:
-        read = _read(settings, aside, rejects, on_progress)
+        read = _read(settings, aside, rejects, on_progress, withheld)
     kept, nearest = _distinct(settings.filter.near_duplicate, aside, rejects)
     count = int(kept.sum())
     funnel = (
@@ -91,6 +96,7 @@ def ingest(
     shutil.rmtree(folder)
     scorers = _reports(settings.filter, read, aside, kept, nearest, seed)
     write_json(out / FILTER, [to_json(one) for one in scorers])
+    withheld.write(out)
     return Ingested(count, int(np.array(aside.characters)[kept].sum()), funnel, scorers)
 
 
@@ -201,10 +207,14 @@ def _slice(path: Path, ends: "array[int]", number: int) -> bytes:
 
 
 def _read(
-    settings: DocumentsSection, aside: _Aside, rejects: RejectLog, on_progress: Callable[[int, int], None] | None
+    settings: DocumentsSection,
+    aside: _Aside,
+    rejects: RejectLog,
+    on_progress: Callable[[int, int], None] | None,
+    withheld: Withheld,
 ) -> _Read:
     read = _Read()
-    for item in items(settings):
+    for item in items(settings, withheld):
         read.items += 1
         if on_progress:
             on_progress(read.items, read.items + 1)  # how many there are is known at the end
@@ -213,6 +223,9 @@ def _read(
             rejects.add([converted])
             continue
         document, facts = converted
+        if withheld.holds(document.source_digest):
+            rejects.add([Reject(STEP, document.source, RETRACTED, document.title)])
+            continue
         reading = Reading(document.text)
         scores = [scorer.score(reading, settings.filter) for scorer in SCORERS]
         passed = [one.passes(score, settings.filter) for one, score in zip(SCORERS, scores, strict=True)]

@@ -188,7 +188,7 @@ def _opened(run_file: RunFile, alias: str) -> Iterator[_Move]:
 
 
 def _registry_url(run_file: RunFile) -> str:
-    return run_file.register.registry_url or f"sqlite:///{Workspace.of(run_file).state / 'registry.sqlite'}"
+    return Workspace.of(run_file).registry_url(run_file)
 
 
 def _require_alias(alias: str) -> None:

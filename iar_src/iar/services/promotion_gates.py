@@ -20,7 +20,7 @@ from iar.services.judges import judge_names
 from iar.services.lineage import way_up
 from iar.services.model_versions import MODEL, ModelVersions
 from iar.services.registry import Registry, short_id
-from iar.services.retraction import retractions
+from iar.services.retraction import taints
 from iar.services.test_lock import reading_of
 from iar.services.verifiers import read_audits
 from iar.services.workspace import Ref, Workspace
@@ -163,18 +163,14 @@ def check_retraction(lineage: str, registry: Registry) -> Check:
     if not registry.labels([lineage]):
         detail = f"the registry does not know {short_id('checkpoint', lineage)}"
         return Check("retraction", "fail", detail, "check register.registry_url, or run the run file again")
-    edges = registry.upstream(lineage)
-    ancestors = {lineage} | {edge.input for edge in edges}
-    names = {digest: digest for digest in ancestors} | registry.file_digests(ancestors)
-    found = [one for one in retractions(registry) if one.subject in names]
+    found = taints(registry, lineage)
     if found:
-        first = found[0]
-        way = way_up(registry, edges, lineage, names[first.subject])
+        digest, first = next(iter(found.items()))
         when = time.strftime("%Y-%m-%d", time.gmtime(first.time))
         others = f", and from {len(found) - 1} more" if len(found) > 1 else ""
-        detail = f'{way} was retracted on {when}: "{first.reason}"{others}'
+        detail = f'{way_up(registry, lineage, digest)} was retracted on {when}: "{first.reason}"{others}'
         return Check("retraction", "fail", detail, "run again without it")
-    return Check("retraction", "pass", f"none of {len(ancestors)} ancestors was retracted")
+    return Check("retraction", "pass", "nothing that it was made from was retracted")
 
 
 def check_verifiers(one: Finalist) -> Check:

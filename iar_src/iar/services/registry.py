@@ -67,10 +67,11 @@ class Registry:
         self._engine.dispose()
 
     def record(self, entries: Iterable[Lineage], producer: Producer) -> None:
-        """Record entries with their edges and the activity that made them, all or nothing; idempotent.
+        """Record entries with their edges and the activity that made them; idempotent.
 
-        The first description of a digest stays: the same content under another name adds edges only.
-        Raises PermanentError when an entry is made from something never recorded.
+        All or nothing up to 20,000 entries; more come in parts, inputs before what is made from them. The first
+        description of a digest stays: the same content under another name adds edges only. Raises PermanentError
+        when an entry is made from something never recorded.
         """
         registry_write.record(self._engine, entries, producer)
 

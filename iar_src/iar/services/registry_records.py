@@ -9,6 +9,7 @@ from typing import Any
 from iar.methods.digest import canonical_json, digest_json
 
 SHOWN_DIGITS = 12
+DRAWN_FROM = "drawn-from"  # the role of the documents that a dataset's members are about
 
 
 @dataclass(frozen=True)

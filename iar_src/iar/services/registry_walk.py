@@ -1,17 +1,20 @@
 """Ways through the registry: all that is reached from some entries, a shortest way between two, counts a step."""
 
+import itertools
 import json
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, Select, func, select
 
 from iar.services.database import transaction
-from iar.services.registry_records import Edge
+from iar.services.registry_records import DRAWN_FROM, Edge
 from iar.services.registry_schema import ACTIVITIES, EDGES, ENTITIES, MAKINGS, RECORDINGS
-from iar.services.registry_write import batches, numbers
+from iar.services.registry_write import DIGEST, batches, numbers
 
+SUMMED = 500
 SOURCE = ENTITIES.alias("source")
 MADE = ENTITIES.alias("made")
 
@@ -53,30 +56,60 @@ def reached(engine: Engine, digests: Iterable[str], up: bool) -> set[str]:
 
 
 def steps(connection: Connection, frontier: Collection[int], up: bool, most: int) -> list[Step]:
-    """Return what is one step from each of `frontier`, by role; the members of more than `most` are not read."""
-    near, far = (MAKINGS.c.entity, EDGES.c.input) if up else (EDGES.c.input, MAKINGS.c.entity)
-    counted = select(near, EDGES.c.role, func.count(), func.min(MAKINGS.c.id) == func.max(MAKINGS.c.id))
-    counted = counted.join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making)
-    pairs = select(near, EDGES.c.role, far).join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making).distinct()
+    """Return what is one step from each of `frontier`, by role; the members of more than `most` are not read.
+
+    A dataset that names its documents itself has its members read only up to SUMMED: nothing is hidden behind them.
+    """
     found: list[Step] = []
     for some in batches(sorted(frontier)):
-        few = defaultdict(list)
-        rows = connection.execute(counted.where(near.in_(some)).group_by(near, EDGES.c.role)).all()
-        for role in sorted({role for _, role, count, _ in rows if count <= most}):
-            starts = [number for number, of, count, _ in rows if of == role and count <= most]
-            for number, _, other in connection.execute(pairs.where(near.in_(starts), EDGES.c.role == role)):
-                few[number, role].append(other)
-        for number, role, count, once in rows:
-            if count > most:
-                whole = count if once else _distinct(connection, near, far, number, role)
-                found.append(Step(number, role, whole, ()))
-        found += [Step(number, role, len(members), tuple(members)) for (number, role), members in few.items()]
+        sizes = _sizes(connection, some, up)
+        summed = {near for near, role in sizes if role == DRAWN_FROM} if up and most < sys.maxsize else set()
+        large = {key for key, size in sizes.items() if size > (min(most, SUMMED) if key[0] in summed else most)}
+        members: dict[tuple[int, str], set[int]] = defaultdict(set)
+        for role in sorted({role for _, role in sizes.keys() - large}):
+            starts = [near for near, of in sizes.keys() - large if of == role]
+            for near, far in _pairs(connection, starts, up, role):
+                members[near, role].add(far)
+        found += [Step(*key, sizes[key], ()) for key in large]
+        found += [Step(*key, len(ids), tuple(sorted(ids))) for key, ids in members.items()]
     return found
 
 
-def _distinct(connection: Connection, near: Any, far: Any, number: int, role: str) -> int:
-    query = select(func.count(far.distinct())).join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making)
-    return int(connection.execute(query.where(near == number, EDGES.c.role == role)).scalar_one())
+def _sizes(connection: Connection, some: Sequence[int], up: bool) -> dict[tuple[int, str], int]:
+    """Return the number of neighbours by entry and role; upwards, makings with the same inputs count once."""
+    near = MAKINGS.c.entity if up else EDGES.c.input
+    query = select(near, EDGES.c.role, func.count() if up else func.count(MAKINGS.c.entity.distinct()))
+    query = query.join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making).group_by(near, EDGES.c.role)
+    if up:
+        once = select(func.min(MAKINGS.c.id)).where(near.in_(some)).group_by(MAKINGS.c.entity, MAKINGS.c.inputs)
+        query = query.where(MAKINGS.c.id.in_(once))
+    return {(number, role): count for number, role, count in connection.execute(query.where(near.in_(some)))}
+
+
+def among(connection: Connection, near: int, role: str, up: bool, wanted: Collection[int]) -> list[int]:
+    """Return which of `wanted` are one step from `near` in a role, and the first of all of them, to see their kind."""
+    column, far = (MAKINGS.c.entity, EDGES.c.input) if up else (EDGES.c.input, MAKINGS.c.entity)
+    query = select(far).join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making)
+    query = query.where(column == near, EDGES.c.role == role)
+    first = connection.execute(query.limit(1)).scalar_one()
+    found = {
+        number
+        for some in batches(sorted(wanted))
+        for number in connection.execute(query.where(far.in_(some))).scalars()
+    }
+    return [first, *sorted(found)]
+
+
+def roles_between(engine: Engine, way: Sequence[str]) -> list[str]:
+    """Return the roles along a way of digests from product to ancestor, one fewer than these."""
+    query = select(EDGES.c.role).join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making).limit(1)
+    with transaction(engine, writes=False) as connection:
+        found = numbers(connection, way)
+        ids = [found[digest] for digest in way]
+        return [
+            connection.execute(query.where(MAKINGS.c.entity == made, EDGES.c.input == source)).scalar_one()
+            for made, source in itertools.pairwise(ids)
+        ]
 
 
 def shortest_way(engine: Engine, product: str, ancestor: str) -> list[str]:
@@ -164,13 +197,16 @@ def _breadth(connection: Connection, frontier: Collection[int], up: bool) -> int
     return sum(int(connection.execute(count.where(near.in_(part))).scalar_one()) for part in some)
 
 
-def _pairs(connection: Connection, frontier: Collection[int], up: bool) -> Iterable[tuple[int, int]]:
+def _pairs(
+    connection: Connection, frontier: Collection[int], up: bool, role: str | None = None
+) -> Iterator[tuple[int, int]]:
     near, far = (MAKINGS.c.entity, EDGES.c.input) if up else (EDGES.c.input, MAKINGS.c.entity)
-    query = select(near, far).join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making)
+    query = select(near, far).join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making).order_by(near, far)
+    query = query if role is None else query.where(EDGES.c.role == role)
     for some in batches(sorted(frontier)):
-        yield from (tuple(row) for row in connection.execute(query.where(near.in_(some)).order_by(near, far)))
+        yield from ((row[0], row[1]) for row in connection.execute(query.where(near.in_(some))))
 
 
 def _hex(digests: Iterable[str]) -> list[str]:
     """Return what can be a digest: nothing else is in the registry."""
-    return [digest for digest in digests if len(digest) == 64 and not set(digest) - set("0123456789abcdef")]
+    return [digest for digest in digests if DIGEST.fullmatch(digest)]

@@ -1,14 +1,16 @@
 """Writing to the registry: entries with their edges in one transaction, events at the end of a chain."""
 
 import hashlib
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import Any, TypeVar
 
 from sqlalchemy import ARRAY, Connection, Engine, Table, func, literal, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 
 from iar.errors import PermanentError
 from iar.methods.digest import canonical_json, digest_json
@@ -25,6 +27,8 @@ from iar.services.registry_records import (
 from iar.services.registry_schema import ACTIVITIES, EDGES, ENTITIES, EVENTS, MAKINGS, RECORDINGS
 
 BATCH = 2000
+PART = 20_000
+DIGEST = re.compile(r"[0-9a-f]{64}")
 Row = dict[str, Any]
 T = TypeVar("T")
 
@@ -35,10 +39,18 @@ def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def record(engine: Engine, entries: Iterable[Lineage], producer: Producer) -> None:
-    """Record entries with their edges and the activity that made them, all or nothing; idempotent.
+    """Record entries with their edges and the activity that made them; idempotent.
 
-    The first description of a digest stays. Raises PermanentError when an entry is made from something never recorded.
+    All or nothing up to PART entries; more come in parts, between which others write. What a kill cut short, the same
+    call completes. The first description of a digest stays. Raises PermanentError when an entry is made from something
+    that is neither in its part nor on record.
     """
+    waiting = iter(entries)
+    while part := list(islice(waiting, PART)):
+        _record(engine, part, producer)
+
+
+def _record(engine: Engine, entries: Sequence[Lineage], producer: Producer) -> None:
     # Writers that insert in one order cannot deadlock.
     ordered = [entry for _, entry in sorted(_merged(entries).items())]
     _check(ordered, producer)
@@ -93,7 +105,10 @@ def insert(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
     names = list(rows[0])
     for some in batches(rows):
         if connection.dialect.name == "sqlite":
-            connection.execute(sqlite.insert(table).on_conflict_do_nothing(), some)
+            # By the driver itself: compiling and binding a row at a time would take twice as long.
+            marks = ", ".join("?" * len(names))
+            statement = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({marks}) ON CONFLICT DO NOTHING"
+            connection.exec_driver_sql(statement, [tuple(row.values()) for row in some])
             continue
         # One array a column: a statement a row would make PostgreSQL three times slower.
         arrays = [literal([row[name] for row in some], ARRAY(table.c[name].type)) for name in names]
@@ -177,7 +192,7 @@ def _check(entries: Sequence[Lineage], producer: Producer) -> None:
     """Raise PermanentError for a digest that is none, and for a role that could be read as two."""
     for entry in entries:
         for role, digest in (("", entry.digest), *entry.inputs):
-            if len(digest) != 64 or set(digest) - set("0123456789abcdef") or set(role) & {":", "\n"}:
+            if not DIGEST.fullmatch(digest) or ":" in role or "\n" in role:
                 where = f"registry: {producer.run_id} {producer.stage}, {entry.kind} {entry.name!r}"
                 raise PermanentError(f"{where}: {role + ' ' if role else ''}{digest!r}: not a SHA-256 in 64 digits")
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from iar.config import ColumnsSection, DocumentsSection
 from iar.errors import TemporaryError, UserError
-from iar.methods.digest import digest_json
+from iar.methods.digest import digest_file, digest_json
 from iar.records import Reject
 from iar.services.source_rows import HUB_ID
+from iar.services.withheld import RETRACTED, Withheld
 
 STEP = "documents"
 MEDIA_TYPES = {
@@ -57,18 +58,20 @@ class Item:
     licence: str = ""
 
 
-def items(settings: DocumentsSection) -> Iterator[Item | Reject]:
+def items(settings: DocumentsSection, withheld: Withheld | None = None) -> Iterator[Item | Reject]:
     """Yield the items of `settings.path` in the order of their names, at most `settings.limit`.
+
+    A file of rows that is among the `withheld` gives none.
 
     Raises UserError where there is no such place or nothing in it may be read, TemporaryError where the network fails.
     """
-    place = settings.path
+    place, withheld = settings.path, withheld or Withheld()
     if is_remote(place):
-        found = _s3_items(settings)
+        found = _s3_items(settings, withheld)
     elif Path(place).is_dir():
-        found = _folder_items(settings)
+        found = _folder_items(settings, withheld)
     elif Path(place).is_file():
-        found = _file_items(Path(place), _valid(Path(place).name), _valid(str(Path(place))), "", settings)
+        found = _file_items(Path(place), _valid(Path(place).name), _valid(str(Path(place))), "", settings, withheld)
     elif is_hub_id(place):
         found = hub_items(settings)
     else:
@@ -101,14 +104,15 @@ def walk(folder: Path) -> Iterator[Path]:
             yield Path(entry.path)
 
 
-def _folder_items(settings: DocumentsSection) -> Iterator[Item | Reject]:
+def _folder_items(settings: DocumentsSection, withheld: Withheld) -> Iterator[Item | Reject]:
     folder = Path(settings.path)
     for path in walk(folder):
         # A name that is not UTF-8 has halves of characters, which nothing can write.
-        yield from _file_items(path, _valid(path.relative_to(folder).as_posix()), _valid(str(path)), "", settings)
+        name = _valid(path.relative_to(folder).as_posix())
+        yield from _file_items(path, name, _valid(str(path)), "", settings, withheld)
 
 
-def _s3_items(settings: DocumentsSection) -> Iterator[Item | Reject]:
+def _s3_items(settings: DocumentsSection, withheld: Withheld) -> Iterator[Item | Reject]:
     from iar.services.object_store import Bucket
 
     bucket = Bucket(settings.path)
@@ -121,12 +125,12 @@ def _s3_items(settings: DocumentsSection) -> Iterator[Item | Reject]:
                 yield unfit
                 continue
             bucket.fetch(name, path, size)
-            yield from _file_items(path, name, f"{bucket.place}/{name}", etag, settings)
+            yield from _file_items(path, name, f"{bucket.place}/{name}", etag, settings, withheld)
             path.unlink()
 
 
 def _file_items(
-    path: Path, name: str, place: str, revision: str, settings: DocumentsSection
+    path: Path, name: str, place: str, revision: str, settings: DocumentsSection, withheld: Withheld
 ) -> Iterator[Item | Reject]:
     """Yield a file's item, or those of its rows; `name` is its path within the set."""
     if unfit := _unfit(name):
@@ -136,6 +140,10 @@ def _file_items(
     suffix = PurePosixPath(name).suffix.lower()
     try:
         if suffix in ROW_TYPES:
+            withheld.row_files.add(digest := digest_file(path))
+            if withheld.holds(digest):
+                yield Reject(STEP, name, RETRACTED, "")
+                return
             alone = path == Path(settings.path)
             rows = _jsonl_rows(path, name) if suffix == ".jsonl" else _parquet_rows(path, name, settings.columns, alone)
             yield from _row_items(rows, name, place, revision, collection or name, settings)

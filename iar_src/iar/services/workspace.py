@@ -21,6 +21,7 @@ from iar.errors import PermanentError, UserError
 from iar.methods.digest import digest_file, digest_json
 from iar.records import Outcome, from_json, to_json, write_json
 from iar.services.progress import Progress
+from iar.services.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from iar.services.registry import Registry
@@ -32,7 +33,9 @@ STEPS = "steps.jsonl"
 """A training's log: losses, tokens and seconds of each step, so equal trainings differ in it."""
 CHECKS, HITS = "decontamination.json", "contamination.jsonl"
 """What data was checked against: other evaluations leave other files, and the data the same."""
-NO_CONTENT = frozenset((STEPS, CHECKS, HITS))
+WITHHELD = "withheld.json"
+"""Which retracted files were met: the data without them is the same whether they were there or not."""
+NO_CONTENT = frozenset((STEPS, CHECKS, HITS, WITHHELD))
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class StoredFile:
 class Manifest:
     """What a finished artifact is, from which key it was made and what the stage reported.
 
-    `started` is Unix time, `seconds` what the last try took.
+    `started` is Unix time, `seconds` what the last try took; `made_in` is empty where an older version made it.
     """
 
     task: str
@@ -60,6 +63,7 @@ class Manifest:
     seconds: float
     files: tuple[StoredFile, ...]
     outcome: Outcome
+    made_in: Surroundings = field(default_factory=Surroundings)
 
     @property
     def content(self) -> str:
@@ -110,6 +114,7 @@ def parse_manifest(text: str) -> Manifest:
     """Return the manifest that a text holds."""
     data = json.loads(text)
     data["outcome"] = from_json(Outcome, data["outcome"])
+    data["made_in"] = from_json(Surroundings, data.get("made_in", {}))
     return from_json(Manifest, data)
 
 
@@ -150,6 +155,10 @@ class Workspace:
     def of(cls, run_file: RunFile) -> "Workspace":
         """Return the workspace of a run file; the environment variable IAR_STATE goes first."""
         return cls(Path(os.environ.get("IAR_STATE") or run_file.run.state).resolve())
+
+    def registry_url(self, run_file: RunFile) -> str:
+        """Return the URL of the provenance registry of a run file, of the state folder where it names none."""
+        return run_file.register.registry_url or f"sqlite:///{self.state / 'registry.sqlite'}"
 
     def artifact(self, task: str, key: str) -> Path:
         """Return the folder of a finished artifact."""
@@ -251,7 +260,17 @@ class Context:
         """Open the provenance registry of this run."""
         from iar.services.registry import Registry
 
-        return Registry.open(self.registry_url or f"sqlite:///{self.state / 'registry.sqlite'}")
+        return Registry.open(self._registry_url)
+
+    def retracted(self) -> frozenset[str]:
+        """Return the SHA-256 of every file that may not be used."""
+        from iar.services.withheld import retracted_now
+
+        return retracted_now(self._registry_url)
+
+    @property
+    def _registry_url(self) -> str:
+        return self.registry_url or f"sqlite:///{self.state / 'registry.sqlite'}"
 
     @classmethod
     def for_tests(cls, state: Path, seed: int = 17, shard: int = 1, shards: int = 1, recipe: str = "") -> "Context":

@@ -16,6 +16,7 @@ from iar.methods.offline_teacher import OfflineTeacher
 from iar.methods.splits import SPLITS, apart, assign_splits, deduplicate, with_splits
 from iar.methods.teaching import Teacher, TeacherOutput, funnel_step
 from iar.records import (
+    Anchor,
     Chunk,
     CrossDocumentPair,
     Document,
@@ -30,10 +31,21 @@ from iar.records import (
     write_json,
     write_records,
 )
+from iar.services.dataset_lineage import (
+    WRITTEN_BY,
+    anchor_entries,
+    document_entry,
+    rejects_entry,
+    retelling_words,
+    source_entries,
+    teacher_entries,
+    version_facts,
+)
 from iar.services.decontamination import Decontamination, check_lines, clean_questions, clean_texts, write_checks
 from iar.services.evaluations import general_evaluations
 from iar.services.ingest import DOCUMENTS, Ingested, ingest, keep_sources
 from iar.services.models import load_tokenizer
+from iar.services.registry_records import DRAWN_FROM
 from iar.services.reject_log import RejectLog
 from iar.services.workspace import Context
 
@@ -47,14 +59,17 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
 
     Raises UserError where no document is kept or a split comes out empty.
     """
-    with RejectLog(out / "rejects.parquet") as rejects:
-        return _build(run_file, inputs, out, context, rejects)
+    path = out / "rejects.parquet"
+    with RejectLog(path) as rejects:
+        outcome = _build(run_file, inputs, out, context, rejects)
+    left_out = rejects_entry(path, rejects.counts, outcome.lineage[-1].digest)
+    return replace(outcome, lineage=(*outcome.lineage, left_out))
 
 
 def _build(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context, rejects: RejectLog) -> Outcome:
     settings = run_file.qa_build
     general = general_evaluations(run_file)
-    ingested = ingest(run_file.documents, out, rejects, context.seed, context.progress.update)
+    ingested = ingest(run_file.documents, out, rejects, context.seed, context.progress.update, context.retracted())
     read = list(read_records(out / DOCUMENTS, Document))
     documents, contaminated, checked_documents = clean_texts("documents", read, general, "uncontaminated")
     facts = keep_sources(out, documents)
@@ -96,14 +111,14 @@ def _build(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Conte
     check_funnel(funnel, rejects.counts)
     _check_splits(pairs, chunks, settings)
 
-    lineage = _lineage(documents, facts, chunks, [*pairs, *cross], retellings)
+    lineage = _lineage(documents, facts, chunks, taught.anchors, [*pairs, *cross], retellings, settings.split_salt)
     _write(out, documents, chunks, taught, pairs, funnel)
     write_checks(out, checks)
     if cross:
         write_records(out / CROSS_FILE, cross)
     if retellings:
         write_records(out / "retellings.jsonl", retellings)
-    contents = lineage[-1].payload
+    contents = {name: count for name, count in lineage[-1].payload.items() if isinstance(count, int)}
     write_json(out / "dataset.json", {"digest": lineage[-1].digest} | contents)
     metrics = _metrics(documents, chunks, taught, contents, rejects)
     return Outcome(metrics, _markdown(pairs, funnel, ingested, checks), lineage)
@@ -198,11 +213,13 @@ def _lineage(
     documents: Sequence[Document],
     facts: Mapping[str, SourceFacts],
     chunks: Sequence[Chunk],
+    anchors: Sequence[Anchor],
     pairs: Sequence[QAPair],
     retellings: Sequence[Retelling],
+    split_salt: str,
 ) -> tuple[Lineage, ...]:
     """Return the registry entries: documents, their chunks, questions and retellings, and the dataset last."""
-    documents_by_id = {document.id: _document_entry(document, facts[document.id]) for document in documents}
+    documents_by_id = {document.id: document_entry(document, facts[document.id]) for document in documents}
     chunks_by_id = {
         chunk.id: _entry("chunk", chunk.id, chunk, ("part-of", documents_by_id[chunk.document_id].digest))
         for chunk in chunks
@@ -212,9 +229,12 @@ def _lineage(
         for pair in pairs
     ]
     retold = [
-        _entry("retelling", one.id, one, ("written-from", documents_by_id[one.document_id].digest))
+        replace(entry, payload=entry.payload | retelling_words(one))
         for one in retellings
+        for entry in (_entry("retelling", one.id, one, ("written-from", documents_by_id[one.document_id].digest)),)
     ]
+    anchored = anchor_entries(anchors, {name: entry.digest for name, entry in chunks_by_id.items()})
+    teachers = list(teacher_entries(one.teacher for one in (*pairs, *retellings)))
     contents = tuple(("contains", entry.digest) for entry in (*questions, *retold))
     cross = sum(isinstance(pair, CrossDocumentPair) for pair in pairs)
     payload = {"pairs": len(pairs) - cross}
@@ -222,21 +242,19 @@ def _lineage(
     payload |= {"cross_document": cross} if cross else {}
     payload |= {"retellings": len(retold)} if retold else {}
     digest = digest_json({**payload, "contains": [digest for _, digest in contents]})
-    dataset = Lineage("dataset", digest, "qa", payload, contents)
-    return (*documents_by_id.values(), *chunks_by_id.values(), *questions, *retold, dataset)
+    drawn = tuple((DRAWN_FROM, entry.digest) for entry in documents_by_id.values())
+    written = tuple((WRITTEN_BY, entry.digest) for entry in teachers)
+    version = version_facts(pairs, split_salt)
+    dataset = Lineage("dataset", digest, "qa", payload | version, (*contents, *drawn, *written))
+    made = (*source_entries(documents), *documents_by_id.values(), *chunks_by_id.values(), *anchored, *teachers)
+    return (*made, *questions, *retold, dataset)
 
 
 def _chunk_ids(pair: QAPair) -> tuple[str, ...]:
     return (pair.chunk_id, pair.other_chunk_id) if isinstance(pair, CrossDocumentPair) else (pair.chunk_id,)
 
 
-def _document_entry(document: Document, facts: SourceFacts) -> Lineage:
-    """Return a document's entry, with what was found where it was got; the digest is of the document alone."""
-    entry = _entry("document", document.source, document)
-    return replace(entry, payload=entry.payload | {"found": to_json(facts)})
-
-
-def _entry(kind: str, name: str, record: Document | Chunk | QAPair | Retelling, *inputs: tuple[str, str]) -> Lineage:
+def _entry(kind: str, name: str, record: Chunk | QAPair | Retelling, *inputs: tuple[str, str]) -> Lineage:
     """Return a record's entry; the digest is that of the whole record, the payload leaves out long text.
 
     Of the test it leaves out what is asked and answered too: a registry has readers, and the test is locked.

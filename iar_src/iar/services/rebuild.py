@@ -1,0 +1,76 @@
+"""What must run again after a retraction: of every run, the tasks whose results hold what was retracted."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from iar.errors import IarError
+from iar.services.registry import Registry
+from iar.services.retraction import retracted_entries
+from iar.services.workspace import Manifest, Ref
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Of one run: the tasks that must run again and those whose results are reused, in the order of the first run.
+
+    `gone`: tasks whose results are no longer there, which run again too. `seconds`: what those to run took before.
+    """
+
+    run_id: str
+    again: tuple[str, ...]
+    reused: tuple[str, ...]
+    gone: tuple[str, ...]
+    seconds: float
+
+
+def plan(registry: Registry, state: Path) -> list[RunPlan]:
+    """Return the plan of each run of a state folder that has something to run again.
+
+    A task is to run again where what it made was made from something retracted, or where it reads the result of such
+    a task. One whose input comes out the same as before is then reused after all.
+    """
+    retracted = retracted_entries(registry)
+    tainted = registry.products(retracted) | set(retracted)
+    folders = sorted(path for path in (state / "runs").glob("*/tasks") if path.is_dir())
+    plans = (_plan(folder, tainted) for folder in folders)
+    return [one for one in plans if one.again]
+
+
+def _plan(tasks: Path, tainted: set[str]) -> RunPlan:
+    again, reused, gone = [], [], []
+    contents: set[str] = set()
+    seconds = 0.0
+    for name, manifest in _manifests(tasks):
+        if manifest is None:
+            gone.append(name)
+            continue
+        made = {one.digest for one in manifest.outcome.lineage}
+        if made & tainted or contents & set(_inputs(manifest)):
+            again.append(name)
+            contents.add(manifest.content)
+            seconds += manifest.seconds
+        else:
+            reused.append(name)
+    return RunPlan(tasks.parent.name, tuple(again), tuple(reused), tuple(gone), seconds)
+
+
+def _manifests(tasks: Path) -> Iterator[tuple[str, Manifest | None]]:
+    """Yield the tasks with their manifests, those that were made first first."""
+    found: list[tuple[float, str, Manifest]] = []
+    for marker in sorted(tasks.glob("*.json")):
+        reference = json.loads(marker.read_text(encoding="utf-8"))["ref"]
+        try:
+            manifest = Ref.parse(reference).open()
+        except IarError:
+            yield marker.stem, None
+        else:
+            found.append((manifest.started, marker.stem, manifest))
+    for _, name, manifest in sorted(found, key=lambda one: one[:2]):
+        yield name, manifest
+
+
+def _inputs(manifest: Manifest) -> list[Any]:
+    return list(dict(manifest.key_parts.get("inputs", {})).values())
