@@ -75,16 +75,17 @@ def deduplicate(pairs: Sequence[QAPair], chunks: Sequence[Chunk] = ()) -> tuple[
     kept: list[int] = []
     for place in sorted(range(len(pairs)), key=lambda place: _PRIORITY[pairs[place].split]):
         pair, folded = pairs[place], normalise(pairs[place].question)
-        near = (twin for other in index.similar(place) if _asks_the_same(pair, twin := pairs[other]))
+        alike = (pairs[other] for other in index.similar(place))
+        near = (twin for twin in alike if _asks_the_same(pair, twin))
         if other := copied.get(pair.chunk_id):
             reason = f"its chunk stands in another split too ({pair.split})"
             shown = "" if split_of[other] == "test" else pair.question
             rejects.append(Reject("deduplicated", pair.id, reason, shown, other, "duplicate"))
         elif folded in first_with:
             rejects.append(_reject("deduplicated", pair, "duplicate question", first_with[folded]))
-        elif twin := next(near, None):
-            where = "in another split" if twin.split != pair.split else "about the same anchor"
-            rejects.append(_reject("deduplicated", pair, f"near-duplicate {where}", twin))
+        elif first := next(near, None):
+            where = "in another split" if first.split != pair.split else "about the same anchor"
+            rejects.append(_reject("deduplicated", pair, f"near-duplicate {where}", first))
         else:
             first_with[folded] = pair
             kept.append(place)

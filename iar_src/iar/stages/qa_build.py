@@ -234,7 +234,7 @@ def _lineage(
         for entry in (_entry("retelling", one.id, one, ("written-from", documents_by_id[one.document_id].digest)),)
     ]
     anchored = anchor_entries(anchors, {name: entry.digest for name, entry in chunks_by_id.items()})
-    teachers = list(teacher_entries(one.teacher for one in (*pairs, *retellings)))
+    teachers = list(teacher_entries([*(one.teacher for one in pairs), *(one.teacher for one in retellings)]))
     contents = tuple(("contains", entry.digest) for entry in (*questions, *retold))
     cross = sum(isinstance(pair, CrossDocumentPair) for pair in pairs)
     payload = {"pairs": len(pairs) - cross}
