@@ -252,5 +252,5 @@ def _by_the_others(reading: Reading, settings: FilterSection) -> float:
 NEAR_DUPLICATE = Scorer(
     "near-duplicate", "Jaccard similarity of character 5-grams to an earlier document", "below", "near_duplicate",
     "near-duplicate document", "ours; 0.8 is usual for web pages (Lee et al. 2022, arXiv 2107.06499)",
-    _calibrations((0, 0.113, 0.1592), (0, 0.0138, 0.0412)), _by_the_others,
+    _calibrations((0, 0.113, 0.1592), (0, 0.0139, 0.0412)), _by_the_others,
 )  # fmt: skip
