@@ -165,7 +165,17 @@ def write_data(folder: Path, nasty: str) -> list[QAPair]:
     dropped, parts = np.array([True, False, False, False]), np.zeros(4, np.int64)
     reports = [
         scorer_report(
-            one, one.threshold(settings), words.astype(np.float32), dropped, ~dropped, words, parts, [nasty], seed=1
+            one,
+            one.threshold(settings),
+            words.astype(np.float32),
+            dropped,
+            ~dropped,
+            words,
+            parts,
+            [nasty],
+            parts,
+            ["en"],
+            seed=1,
         )
         for one in SCORERS
     ]

@@ -124,6 +124,10 @@ def test_every_scorer_is_reported_beside_a_random_choice_of_the_same_source(fold
     lines = by_name["repeated lines"]
     assert (lines.documents, lines.dropped, lines.dropped_by_collection) == (8, 1, {"c": 1})
     assert sum(one.documents for one in lines.length_response) == 8
+    assert {one.language for one in lines.length_response} >= {"en", "zh"}
+    dropped = sum(one.documents * one.dropped_share for one in lines.length_response)
+    by_chance = sum(one.documents * one.random_dropped_share for one in lines.length_response)
+    assert (round(dropped, 3), round(by_chance, 3)) == (1, 1)  # the curves of all languages add up to the whole
     assert lines.kept_words < lines.random_kept_words_high
     assert by_name["near-duplicate"].documents == 4
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from iar.methods.scorers import Scorer
+from iar.methods.scorers import Calibration, Scorer
 
 DRAWS = 20
 QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
@@ -20,8 +20,9 @@ LENGTHS = (50, 100, 200, 400, 800, 1600, 3200, 6400)
 
 @dataclass(frozen=True)
 class LengthClass:
-    """Documents of `words_from` to below `words_to` words (0 = no bound): what the scorer says of them."""
+    """Documents of a language, of `words_from` to below `words_to` words (0 = no bound): what a scorer says of them."""
 
+    language: str
     words_from: int
     words_to: int
     documents: int
@@ -42,8 +43,7 @@ class ScorerReport:
     meaning: str
     threshold: str
     origin: str
-    calibrated_on: str
-    calibration: tuple[float, float, float]
+    calibrations: tuple[Calibration, ...]
     documents: int
     dropped: int
     quantiles: tuple[float, ...]
@@ -68,9 +68,14 @@ def report(
     words: NDArray[np.int64],
     collections: NDArray[np.int64],
     names: Sequence[str],
+    languages: NDArray[np.int64],
+    language_names: Sequence[str],
     seed: int,
 ) -> ScorerReport:
-    """Return the report of one scorer; all arrays have a value a document, `collections` an index into `names`."""
+    """Return the report of one scorer; all arrays have a value a document.
+
+    `collections` are indices into `names`, `languages` into `language_names`.
+    """
     draws = random_drops(dropped, collections, seed)
     kept_words = [_mean(words[~draw]) for draw in draws]
     return ScorerReport(
@@ -78,8 +83,7 @@ def report(
         meaning=scorer.meaning,
         threshold=f"{scorer.keeps} {threshold:g}",
         origin=scorer.origin,
-        calibrated_on=f"{scorer.calibration.texts} ({scorer.calibration.documents} documents)",
-        calibration=(scorer.calibration.least, scorer.calibration.median, scorer.calibration.largest),
+        calibrations=scorer.calibrations,
         documents=len(scores),
         dropped=int(dropped.sum()),
         quantiles=tuple(_rounded(np.quantile(scores, QUANTILES))) if len(scores) else (),
@@ -96,7 +100,11 @@ def report(
             for index, count in enumerate(np.bincount(collections[dropped], minlength=len(names)))
             if count
         },
-        length_response=tuple(_length_response(scores, dropped, draws, words)),
+        length_response=tuple(
+            one
+            for index, language in enumerate(language_names)
+            for one in _length_response(scores, dropped, draws, words, languages == index, language)
+        ),
     )
 
 
@@ -110,12 +118,17 @@ def filter_table(reports: Iterable[ScorerReport]) -> str:
     for one in reports:
         here = one.quantiles[::2] or (0.0, 0.0, 0.0)
         rows.append(
-            f"| {one.name} | {one.threshold} | {one.dropped} of {one.documents} | {triple(one.calibration)} "
+            f"| {one.name} | {one.threshold} | {one.dropped} of {one.documents} | {calibrated(one)} "
             f"| {triple(here)} | {one.kept_words:.0f}, {one.random_kept_words:.0f} "
             f"({one.random_kept_words_low:.0f} to {one.random_kept_words_high:.0f}) "
             f"| {one.kept_passing:.1%}, {one.random_kept_passing:.1%} |"
         )
     return "\n".join(rows)
+
+
+def calibrated(one: ScorerReport) -> str:
+    """Return the scores on the texts of the calibrations, a language at a time."""
+    return "; ".join(f"{cal.language} {triple((cal.least, cal.median, cal.largest))}" for cal in one.calibrations)
 
 
 def triple(values: Sequence[float]) -> str:
@@ -143,11 +156,14 @@ def _length_response(
     dropped: NDArray[np.bool_],
     draws: Sequence[NDArray[np.bool_]],
     words: NDArray[np.int64],
+    of_language: NDArray[np.bool_],
+    language: str,
 ) -> list[LengthClass]:
     classes = np.digitize(words, LENGTHS)
     bounds = [0, *LENGTHS, 0]
     return [
         LengthClass(
+            language,
             bounds[index],
             bounds[index + 1],
             int(inside.sum()),
@@ -156,7 +172,7 @@ def _length_response(
             _mean(np.array([draw[inside].mean() for draw in draws])),
         )
         for index in range(len(LENGTHS) + 1)
-        if (inside := classes == index).any()
+        if (inside := (classes == index) & of_language).any()
     ]
 
 

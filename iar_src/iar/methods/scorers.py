@@ -8,6 +8,7 @@ import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,12 @@ from iar.methods.textnorm import words_of
 PHRASE_WORDS = 10
 LANGUAGE_WINDOW = 150
 STOCK_CHARACTERS = 400
+# Those with a calibration; the report has a response curve for each, and one for all others.
+LANGUAGES = ("en", "zh")
 MENU_LINES = 4
 MENU_WORDS = 5
+# An entry of a menu has a word or two, a line of verse five or so; of Han characters two count as a word.
+MENU_MEAN_WORDS = 2.5
 # Written varieties that are one language to whoever asks for it.
 VARIETIES = {"wuu": "zh", "yue": "zh", "nn": "no"}
 _BOILERPLATE = regex.compile(
@@ -29,10 +34,13 @@ _BOILERPLATE = regex.compile(
     r"|terms (?:of|and) (?:use|service|conditions)|all rights reserved|©|copyright \d{4}|(?:sign|log) (?:in|up|out)\b"
     r"|subscribe|newsletter|click here|read more|skip to (?:main )?content|share (?:this|on)|follow us|back to top"
     r"|enable javascript|版权所有|隐私政策|用户协议|免责声明|点击(?:这里|此处|查看|关注)|关注我们|返回(?:顶部|首页)"
-    r"|上一篇|下一篇|扫(?:码|描二维码)|登录|注册|备案号?|转载请注明",
+    # A company is registered and a plan put on file in prose too.
+    r"|上一篇|下一篇|扫(?:码|描二维码)|(?:请|立即|免费|用户|会员)(?:先)?(?:登录|注册)|(?:登录|注册)(?:账号|[ /|])"
+    r"|^\W*(?:登录|注册)\W*$|ICP备|备案号|转载请注明",
     regex.IGNORECASE,
 )
 _SENTENCE_END = regex.compile(r"[.!?。！？…][\"'”’)」』]*\s*$")
+_WIDE = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}]")
 _NOT_MENU = regex.compile(r"\s*(?:[-*+•·–]|\d)|.*(?: \| |[:：,，;；]\s*$)")
 
 
@@ -84,8 +92,9 @@ def _identifier() -> Any:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The texts a scorer's scores were looked at on: their name, number, and least, median and largest score."""
+    """The texts a scorer's scores were looked at on: language, name, number, and least, median and largest score."""
 
+    language: str
     texts: str
     documents: int
     least: float
@@ -107,7 +116,7 @@ class Scorer:
     setting: str
     reason: str
     origin: str
-    calibration: Calibration
+    calibrations: tuple[Calibration, ...]
     score: Callable[[Reading, FilterSection], float]
 
     def threshold(self, settings: FilterSection) -> float:
@@ -143,27 +152,32 @@ def language(reading: Reading, settings: FilterSection) -> float:
 def boilerplate(reading: Reading, settings: FilterSection) -> float:
     """Return the share of characters in lines that are a page's furniture.
 
-    Those are short lines with a stock phrase, and runs of at least MENU_LINES lines of at most MENU_WORDS words that
-    end no sentence, are no list items and no rows of a table.
+    Those are short lines with a stock phrase, and runs of at least MENU_LINES lines of at most MENU_WORDS words, and
+    on average of fewer than MENU_MEAN_WORDS, that end no sentence, are no list items and no rows of a table. Verse has
+    longer lines; of four Han characters a line and without marks it cannot be told from a menu.
     """
     marked = 0
     for is_menu, group in itertools.groupby(reading.lines, _is_menu):
         lines = list(group)
-        menu = is_menu and len(lines) >= MENU_LINES
+        menu = is_menu and len(lines) >= MENU_LINES and fmean(map(_size, lines)) < MENU_MEAN_WORDS
         marked += sum(len(line) for line in lines if menu or _is_stock(line))
     return marked / max(1, sum(map(len, reading.lines)))
 
 
 def _is_stock(line: str) -> bool:
-    return len(line) <= STOCK_CHARACTERS and _BOILERPLATE.search(line) is not None
+    # A Han character says as much as three letters.
+    size = len(line) + 2 * len(_WIDE.findall(line))
+    return size <= STOCK_CHARACTERS and _BOILERPLATE.search(line) is not None
+
+
+def _size(line: str) -> float:
+    """Return the words of a line between white space, two Han or kana characters counted as one."""
+    return len(_WIDE.sub(" ", line).split()) + len(_WIDE.findall(line)) / 2
 
 
 def _is_menu(line: str) -> bool:
     return (
-        len(line) <= 60
-        and not _SENTENCE_END.search(line)
-        and not _NOT_MENU.match(line)
-        and len(line.split()) <= MENU_WORDS
+        len(line) <= 60 and not _SENTENCE_END.search(line) and not _NOT_MENU.match(line) and _size(line) <= MENU_WORDS
     )
 
 
@@ -194,34 +208,38 @@ def repeated_phrases(reading: Reading, settings: FilterSection) -> float:
     return covered / len(words)
 
 
-_EXAMPLES = "examples/documents and examples/more-documents: English prose of one subject each"
+_ENGLISH = "examples/documents and examples/more-documents: prose of one subject each"
+_CHINESE = "examples/chinese-documents: seven of prose, one of verse"
 _MASSIVE_WEB = "the web pages of MassiveWeb (Rae et al. 2021)"
+_Scores = tuple[float, float, float]
 
 
-def _calibration(least: float, median: float, largest: float) -> Calibration:
-    return Calibration(_EXAMPLES, 32, least, median, largest)
+def _calibrations(english: _Scores, chinese: _Scores) -> tuple[Calibration, ...]:
+    return Calibration("en", _ENGLISH, 32, *english), Calibration("zh", _CHINESE, 8, *chinese)
 
 
 SCORERS = (
     Scorer(
         "length", "words; a Han or kana character is one", "at least", "min_words", "too few words",
-        "ours: a shorter text states too little to ask about", _calibration(223, 236.5, 257), length,
+        "ours: a shorter text states too little to ask about", _calibrations((223, 236.5, 257), (142, 216.5, 227)),
+        length,
     ),
     Scorer(
         "language", "1 - probability of the likeliest language not asked for", "at least", "min_language",
-        "another language", "ours, for the model of py3langid", _calibration(0.9997, 1, 1), language,
+        "another language", "ours, for the model of py3langid", _calibrations((0.9997, 1, 1), (1, 1, 1)), language,
     ),
     Scorer(
         "boilerplate", "share of characters in menus and stock phrases", "at most", "max_boilerplate", "boilerplate",
-        "ours: more furniture than text", _calibration(0, 0, 0), boilerplate,
+        "ours: more furniture than text", _calibrations((0, 0, 0), (0, 0, 0)), boilerplate,
     ),
     Scorer(
         "repeated lines", "share of characters in lines that stood before", "at most", "max_repeated_lines",
-        "repeated lines", _MASSIVE_WEB, _calibration(0, 0, 0), repeated_lines,
+        "repeated lines", _MASSIVE_WEB, _calibrations((0, 0, 0), (0, 0, 0)), repeated_lines,
     ),
     Scorer(
         "repeated phrases", "share of words in 10-word runs that stood before", "at most", "max_repeated_phrases",
-        "repeated phrases", f"three times that of {_MASSIVE_WEB}", _calibration(0, 0, 0), repeated_phrases,
+        "repeated phrases", f"three times that of {_MASSIVE_WEB}", _calibrations((0, 0, 0), (0, 0, 0)),
+        repeated_phrases,
     ),
 )  # fmt: skip
 """The rules, in the order in which a document that fails several is told to be dropped."""
@@ -234,5 +252,5 @@ def _by_the_others(reading: Reading, settings: FilterSection) -> float:
 NEAR_DUPLICATE = Scorer(
     "near-duplicate", "Jaccard similarity of character 5-grams to an earlier document", "below", "near_duplicate",
     "near-duplicate document", "ours; 0.8 is usual for web pages (Lee et al. 2022, arXiv 2107.06499)",
-    _calibration(0, 0.113, 0.1592), _by_the_others,
+    _calibrations((0, 0.113, 0.1592), (0, 0.0139, 0.0412)), _by_the_others,
 )  # fmt: skip

@@ -75,8 +75,7 @@ def deduplicate(pairs: Sequence[QAPair], chunks: Sequence[Chunk] = ()) -> tuple[
     kept: list[int] = []
     for place in sorted(range(len(pairs)), key=lambda place: _PRIORITY[pairs[place].split]):
         pair, folded = pairs[place], normalise(pairs[place].question)
-        alike = (pairs[other] for other in index.similar(place))
-        near = (twin for twin in alike if _asks_the_same(pair, twin))
+        near = (pairs[other] for other in index.similar(place) if _asks_the_same(pair, pairs[other]))
         if other := copied.get(pair.chunk_id):
             reason = f"its chunk stands in another split too ({pair.split})"
             shown = "" if split_of[other] == "test" else pair.question

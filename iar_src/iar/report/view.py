@@ -8,6 +8,7 @@ from typing import Any
 from iar import __version__
 from iar.config import Endpoint, RunFile
 from iar.methods.agreement import Agreement, Estimate
+from iar.methods.filter_report import calibrated as calibrated
 from iar.methods.filter_report import triple as triple
 from iar.methods.paired import PairedDifference
 from iar.methods.verification import attack_success, exactness, precision, recall

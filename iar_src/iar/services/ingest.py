@@ -23,7 +23,7 @@ from iar.errors import UserError
 from iar.methods.digest import digest_text
 from iar.methods.filter_report import ScorerReport, report
 from iar.methods.near_duplicates import PERMUTATIONS, find_twins, signatures
-from iar.methods.scorers import NEAR_DUPLICATE, SCORERS, Reading
+from iar.methods.scorers import LANGUAGES, NEAR_DUPLICATE, SCORERS, Reading
 from iar.methods.textnorm import jaccard, ngrams_of
 from iar.records import (
     Document,
@@ -137,6 +137,8 @@ class _Read:
     collections: "array[int]" = field(default_factory=lambda: array("q"))
     scores: "array[float]" = field(default_factory=lambda: array("d"))
     names: dict[str, int] = field(default_factory=dict)
+    languages: "array[int]" = field(default_factory=lambda: array("q"))
+    language_names: dict[str, int] = field(default_factory=dict)
 
     @property
     def documents(self) -> int:
@@ -232,6 +234,8 @@ def _read(
         failed = passed.index(False) if False in passed else -1
         read.words.append(len(reading.words))
         read.collections.append(read.names.setdefault(facts.collection, len(read.names)))
+        language = reading.language if reading.language in LANGUAGES else "other"
+        read.languages.append(read.language_names.setdefault(language, len(read.language_names)))
         read.scores.extend(scores)
         if failed >= 0:
             reason, score = SCORERS[failed].reason, round(scores[failed], 6)
@@ -280,6 +284,7 @@ def _reports(
     """Return a report a scorer: of the rules over all that was read, of duplicates over what passed the rules."""
     scores = np.array(read.scores, np.float64).reshape(-1, len(SCORERS))
     words, collections = np.array(read.words, np.int64), np.array(read.collections, np.int64)
+    languages = np.array(read.languages, np.int64)
     passes = np.stack([one.which_pass(scores[:, place], settings) for place, one in enumerate(SCORERS)], axis=1)
     rules = [
         report(
@@ -291,6 +296,8 @@ def _reports(
             words,
             collections,
             list(read.names),
+            languages,
+            list(read.language_names),
             seed,
         )
         for place, one in enumerate(SCORERS)
@@ -305,6 +312,8 @@ def _reports(
         words[passed],
         collections[passed],
         list(read.names),
+        languages[passed],
+        list(read.language_names),
         seed,
     )
     return (*rules, duplicates)
