@@ -28,7 +28,7 @@ from iar.cli_options import (
     write_output,
 )
 from iar.cli_platform import Host, Namespace, cost, estimated_cost, promote, reconcile, submit
-from iar.cli_provenance import export, sign, verify_signatures
+from iar.cli_provenance import export, registry_app, sign, verify_signatures
 from iar.errors import ExitCode, IarError, NoFeasibleCandidate, UserError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 lineage.command()(export)
 app.add_typer(lineage, name="lineage")
+app.add_typer(registry_app, name="registry")
 app.add_typer(candidates, name="candidates")
 
 
