@@ -360,6 +360,28 @@ def test_the_way_to_llm_servers_opens_only_where_it_is_asked_for(tmp_path: Path)
     assert opened["spec"]["egress"][0]["ports"] == [{"protocol": "TCP", "port": 443}]
 
 
+def test_the_registry_is_read_behind_a_token_by_a_confined_pod_that_reaches_the_database_alone(tmp_path: Path) -> None:
+    shutil.copytree(MANIFESTS, tmp_path / "manifests")
+    overlay = tmp_path / "manifests" / "overlays" / "dev"
+    place = overlay / "kustomization.yaml"
+    place.write_text(place.read_text().replace("components:\n", "components:\n  - ../../components/registry-api\n"))
+    done = subprocess.run(["kubectl", "kustomize", overlay], capture_output=True, text=True, check=True)
+    found = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(done.stdout)}
+    pod = found["Deployment", "registry-api"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert container["args"][:2] == ["registry", "serve"] and "--no-auth" not in container["args"]
+    names = {one["name"]: one["valueFrom"]["secretKeyRef"] for one in container["env"]}
+    assert names["IAR_API_TOKEN"] == {"name": "iar-registry-api", "key": "token"}
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] and not pod["spec"]["automountServiceAccountToken"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["image"] != "iar-data"
+    policy = found["NetworkPolicy", "registry-api"]["spec"]
+    (way,) = policy["egress"]
+    assert way["to"][0]["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "postgres"}
+    tasks = found["NetworkPolicy", "tasks"]["spec"]["podSelector"]["matchExpressions"]
+    assert pod["metadata"]["labels"]["app.kubernetes.io/component"] in tasks[1]["values"]
+
+
 @cache
 def gitops(overlay: str) -> list[Resource]:
     """An overlay with reconciliation, as docs/gitops.md says."""

@@ -28,7 +28,7 @@ from iar.cli_options import (
     write_output,
 )
 from iar.cli_platform import Host, Namespace, cost, estimated_cost, promote, reconcile, submit
-from iar.cli_provenance import export, sign, verify_signatures
+from iar.cli_provenance import export, registry_app, sign, verify_signatures
 from iar.cli_retraction import erase, rebuild, restore, retract, retractions
 from iar.cli_verifier import verifier
 from iar.errors import ExitCode, IarError, NoFeasibleCandidate, UserError
@@ -43,6 +43,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 for _command in (retract, retractions, restore, erase, rebuild, export):
     lineage.command()(_command)
 app.add_typer(lineage, name="lineage")
+app.add_typer(registry_app, name="registry")
 app.add_typer(candidates, name="candidates")
 app.add_typer(verifier, name="verifier")
 

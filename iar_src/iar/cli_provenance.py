@@ -1,5 +1,6 @@
 """Commands that hand provenance on: exports in the formats of others, signatures, and the registry as a service."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,3 +83,57 @@ def verify_signatures(
 
 def _is_run(target: str) -> bool:
     return target.endswith((".yaml", ".yml"))
+
+
+registry_app = typer.Typer(no_args_is_help=True, help="The provenance registry as a service.")
+TOKEN = "IAR_API_TOKEN"
+LEAST_TOKEN_CHARACTERS = 16
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@registry_app.callback()
+def registry_root() -> None:
+    """Keep `serve` a command of its own."""
+
+
+@registry_app.command()
+def serve(
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen at.")] = 8700,
+    address: Annotated[str, typer.Option("--address", help="Address to listen at.")] = "127.0.0.1",
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help=f"File with the token; default ${TOKEN}.")
+    ] = None,
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="No token; only on this machine's own address.")] = False,
+    run_yaml: LineageRun = None,
+    state: State = None,
+) -> None:
+    """Serve the registry to read: JSON below /v1, its description at /openapi.json, a page to browse at /."""
+    token = _token(token_file, no_auth, address)
+    try:
+        import uvicorn
+
+        from iar.services.registry_api import api
+    except ImportError as error:
+        raise UserError(f"serving needs the package {error.name}: pip install 'iar[api]'") from error
+    with opened(run_yaml, state) as registry:
+        typer.echo(f"Registry at http://{address}:{port}", err=True)
+        uvicorn.run(api(registry, token), host=address, port=port, log_level="warning", server_header=False)
+
+
+def _token(token_file: Path | None, no_auth: bool, address: str) -> str:
+    """Return the token that readers must send, "" for none. Raises UserError for one that protects nothing."""
+    if no_auth:
+        if address not in LOOPBACK:
+            raise UserError(f"--no-auth at {address}: everybody on the network could read; give a token, or 127.0.0.1")
+        return ""
+    try:
+        token = token_file.read_text(encoding="utf-8").strip() if token_file else os.environ.get(TOKEN, "").strip()
+    except OSError as error:
+        raise UserError(f"--token-file {token_file}: {error.strerror}; name a file with a token") from error
+    place = f"--token-file {token_file}" if token_file else TOKEN
+    if not token:
+        raise UserError(f"{place}: no token; set {TOKEN}, give --token-file, or on this machine alone --no-auth")
+    if len(token) < LEAST_TOKEN_CHARACTERS or not token.isascii():
+        least = f"{LEAST_TOKEN_CHARACTERS} ASCII characters or more"
+        raise UserError(f"{place}: too weak; make one of {least}: openssl rand -hex 32")
+    return token
