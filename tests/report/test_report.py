@@ -93,8 +93,9 @@ def test_the_page_loads_nothing_and_its_policy_forbids_it(html: str, page: Page)
 
 def test_images_have_a_text_that_names_the_numbers(page: Page, report: ReportData) -> None:
     images = [attributes for tag, attributes in page.tags if tag == "img"]
-    assert len(images) == 2
-    frontier, losses = (image["alt"] or "" for image in images)
+    assert len(images) == 3
+    frontier, merges, losses = (image["alt"] or "" for image in images)
+    assert "Distance and share of the pick by block: outside" in merges
     assert f"The pick is {report.selection.pick}" in frontier and "vanilla 18.3 and 28.0" in frontier
     assert "theta_I from" in losses and "in 90 steps" in losses
     assert all(b"<svg" in b64decode((image["src"] or "").split(",")[1]) for image in images)
