@@ -3,7 +3,8 @@
     python benchmarks/bench_registry.py [--sizes 10000 100000 1000000] [--postgresql HOST:PORT]
 
 A question has a text of some 250 characters; ten stand on a chunk, ten chunks in a document. One dataset has all; a
-model is trained on it, 25 candidates are merged, scored and decided between. A row is one of entities, makings or edges.
+model is trained on it, 25 candidates are merged, scored and decided between. A row is one of entities, makings or
+edges.
 The peer writes the same rows into tables of the same shape by the driver's own bulk path (SQLite: executemany in one
 transaction; PostgreSQL: COPY), with no index but the keys, no digest and no check. PostgreSQL is measured where its
 programs are on this machine, on a server of the benchmark's own, or at --postgresql with PGUSER and PGPASSWORD.

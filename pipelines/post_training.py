@@ -14,6 +14,7 @@ from iar.components.inject import inject
 from iar.components.judge_eval import judge_eval
 from iar.components.locked_test import locked_test
 from iar.components.merge_candidate import merge_candidate
+from iar.components.prune import prune
 from iar.components.qa_build import qa_build
 from iar.components.register import register
 from iar.components.sdft_rewrite import sdft_rewrite
@@ -21,6 +22,9 @@ from iar.components.selector import selector
 from iar.config import PlatformSection, PoolSection, RunFile
 from iar.methods.job_spec import STATE, USER
 from iar.services.stage_keys import RECIPES
+
+GENERATING = (judge_eval, locked_test, prune, sdft_rewrite)
+"""Tasks that run a model over many texts, each on one GPU of a cluster."""
 
 
 def build(settings: RunFile) -> Any:
@@ -61,7 +65,7 @@ def build(settings: RunFile) -> Any:
         def task(component: Any, name: str, /, **inputs: Any) -> Any:
             made = component(run_file=effective, **inputs)
             _place(made, name, platform)
-            if component in (judge_eval, locked_test, sdft_rewrite) and platform.backend == "kubeflow":
+            if component in GENERATING and platform.backend == "kubeflow":
                 _on_gpu(made, platform.pool, nodes)
             return made.outputs["Output"]
 
@@ -83,8 +87,10 @@ def build(settings: RunFile) -> Any:
             name = f"merge-candidate-{shard}"
             part = {"name": name, "shard": shard, "shards": shards}
             candidates.append(task(merge_candidate, name, base=base, tuned=tuned, **part))
+        pruned = {"pruned": task(prune, "prune", candidates=candidates, **common)} if settings.select.prune_to else {}
+        for shard, merged in enumerate(candidates, 1):
             name = f"judge-eval-candidates-{shard}"
-            scores.append(task(judge_eval, name, name=name, candidates=candidates[-1], **common))
+            scores.append(task(judge_eval, name, name=name, candidates=merged, **pruned, **common))
 
         made: list[Any] = []
         beside: dict[str, Any] = {}

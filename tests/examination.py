@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from iar.config import RunFile
-from iar.records import QAPair, write_records
+from iar.records import Chunk, QAPair, write_records
 
 SUITES = {
     "ifeval": [
@@ -43,4 +43,6 @@ def write_questions(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for split in ("validation", "test"):
         write_records(folder / f"{split}.jsonl", questions(split))
+    text = "The harbour of Velm was opened in 1911 by the engineer Tora Lind."
+    write_records(folder / "chunks.jsonl", [Chunk("c", "d", 0, len(text), text), Chunk("x", "d", 0, 5, "Other")])
     return folder

@@ -553,6 +553,9 @@ class EvaluateSection(Section):
     )
     batch_size: Positive = Field(64, description="Replies generated at once.")
     resamples: Positive = Field(2000, description="Bootstrap resamples behind every interval.")
+    bpb_bytes: Annotated[int, Field(ge=1000, le=MOST)] = Field(
+        20_000, description="Most UTF-8 bytes of source text, and of general text, behind a model's bits per byte."
+    )
     allow_same_family: bool = Field(False, description="Allow an LLM judge of the candidate's own family.")
     max_attack_success: Share = Field(
         0.02,
@@ -593,6 +596,11 @@ class SelectSection(Section):
     preference: Literal["domain", "balanced", "general"] = Field(
         "domain",
         description="What the pick leads in on the front: domain is the rule, balanced the harmonic mean of D and G.",
+    )
+    prune_to: Annotated[int, Field(ge=0, le=MOST)] = Field(
+        0,
+        description="Evaluate only so many candidates, those with the fewest bits per byte of source and general text; "
+        "0 = all, as the rule asks for.",
     )
     floors: dict[Metric, Points] = Field(
         {}, description="Least points of the pick by metric, such as {ifeval: 40}; {} = none beyond the rule's own."

@@ -316,6 +316,18 @@ class ModelScores:
 
 
 @dataclass(frozen=True)
+class BitsPerByte:
+    """How well a model predicts text, in bits a UTF-8 byte: of the documents, and of general text outside them."""
+
+    model: str
+    checkpoint_digest: str
+    source: float
+    general: float
+    source_bytes: int
+    general_bytes: int
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A merged model as its recipe: operator, the one hyper-parameter, its value, and what came out.
 
@@ -371,6 +383,19 @@ class CandidateVerdict:
     dominance: str
     final: str
     kept_until: int
+
+
+@dataclass(frozen=True)
+class PruningLoss:
+    """What the rule picks among the `kept` best by BPB, and how many points less it has than the pick of all.
+
+    None where one of the two picks is none.
+    """
+
+    kept: int
+    pick: str
+    domain_lost: float | None
+    general_lost: float | None
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,13 @@ from iar.methods.filter_report import report as scorer_report
 from iar.methods.merge_grid import grid
 from iar.methods.paired import paired
 from iar.methods.pick_stability import pick_stability
+from iar.methods.pruning import pruning_losses
 from iar.methods.scorers import SCORERS
 from iar.methods.selection import Rule, select
 from iar.records import (
     AttackResult,
     Baseline,
+    BitsPerByte,
     CalibrationResult,
     Candidate,
     EvalCheck,
@@ -87,6 +89,8 @@ def make_run(root: Path, feasible: bool = True, nasty: str = NASTY, votes: bool 
     for role, made in scores.items():
         write_records(inputs[role] / "scores.jsonl", made)
         write_records(inputs[role] / VERIFIERS, audits(nasty))
+        bits = [BitsPerByte(s.model, s.checkpoint_digest, 2 - s.domain / 50, 2 - s.general / 90, 9, 9) for s in made]
+        write_records(inputs[role] / "bpb.jsonl", bits)
     for number in (1, 2):
         write_records(inputs[f"candidates_{number}"] / "candidates.jsonl", _candidates()[number - 1 :: 2])
         for one in _candidates()[number - 1 :: 2]:
@@ -243,6 +247,8 @@ def write_selection(folder: Path, scores: list[ModelScores]) -> Selection:
         ruling.pick, "the rule", 1.0, ruling.verdicts, "f" * 64, digest, "domain", {}, stability=stability
     )
     write_json(folder / "selection.json", to_json(selection))
+    losses = pruning_losses(judged, by_model["vanilla"], _candidates(), Rule(1.0), ruling.front, ruling.pick)
+    write_json(folder / "pruning.json", {"losses": [to_json(one) for one in losses]})
     write_json(folder / "frontier.json", [{"id": one.model, "on_front": one.model in ruling.front} for one in scores])
     return selection
 

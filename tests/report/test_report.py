@@ -16,13 +16,13 @@ from rich.console import Console
 from iar.config import RunFile
 from iar.console import print_results
 from iar.methods.scorers import SCORERS
-from iar.records import SuiteScore, TestReading, to_json, write_json
+from iar.records import PruningLoss, SuiteScore, TestReading, to_json, write_json
 from iar.report.card import model_card
 from iar.report.data import ReportData, collect, results_json
 from iar.report.html import duration, render, visible, write_report
 from iar.report.profile import kinds, profile, profile_text
 from iar.report.tables import results_markdown
-from iar.report.view import cross_document, headlines, reached, selection_counts
+from iar.report.view import cross_document, headlines, pruning_rows, pruning_text, reached, selection_counts
 from tests.report.folders import NASTY, QUESTIONS, RUN_FILE, Made, make_run
 
 RUN_ID = "test-0123456789"
@@ -174,6 +174,34 @@ def test_the_share_of_resamples_is_said_with_the_reasons(report: ReportData, pag
     pick = report.selection.pick
     assert f"{pick} in {100 * stability.wins[pick]:.1f} %" in page.text
     assert f"none feasible in {100 * stability.none_feasible:.1f} %." in page.text
+
+
+def test_bits_per_byte_and_what_pruning_would_lose_are_shown(report: ReportData, page: Page) -> None:
+    assert [one.model for one in report.bpb] == [one.model for one in report.validation]
+    pick, count = report.selection.pick, len(report.front)
+    # The ranking of these folders is the front by D, in which the pick leads.
+    assert [one.pick for one in report.pruning] == [pick] * count and count > 1
+    assert f"Had only the best 1 of {count} been evaluated, the rule would have picked {pick} too." in page.text
+    assert results_json(report)["bits_per_byte"][0]["model"] == "theta_0"
+
+
+def test_pruning_that_would_lose_the_pick_says_from_where_on_it_is_kept(report: ReportData) -> None:
+    pick = report.selection.pick
+    losses = [PruningLoss(1, "", None, None), PruningLoss(2, pick, 0.0, 0.0), PruningLoss(3, "x", 2.0, -1.5)]
+    other = replace(report, pruning=(*losses, PruningLoss(4, pick, 0.0, 0.0)))
+    assert pruning_text(other) == (
+        f"Had only the best 2 of 4 been evaluated, the rule would have picked {pick} too, and again from the best 4 on."
+    )
+    assert pruning_rows(other)[:3:2] == [(1, "none feasible", "", ""), (3, "x", "+2.0", "-1.5")]
+
+
+def test_a_pruned_candidate_is_shown_as_such(report: ReportData) -> None:
+    reason = "pruned: 1.200 bits per byte of source, 1.100 of general text; rank 12 of 12, 11 evaluated"
+    last = replace(report.selection.verdicts[-1], domain_floor=reason, kept_until=0)
+    selection = replace(report.selection, verdicts=(*report.selection.verdicts[:-1], last))
+    assert reached(selection)[last.candidate] == "pruned"
+    assert selection_counts(selection)[1:3] == [("with weights of their own", 11), ("evaluated, the others pruned", 10)]
+    assert reason in Page(render(replace(report, selection=selection))).text
 
 
 def test_a_test_that_was_taken_before_has_a_warning_in_every_report(made: Made, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ INPUTS = {
     "merge_candidate": {"base": "2", "tuned": "3"},
     "sdft_rewrite": {"data": "1", "base": "2"},
     "judge_eval": {"data": "1", "base": "2", "candidates": "4"},
+    "prune": {"data": "1", "base": "2", "candidates_1": "4"},
     "selector": {"data": "1", "references": "5", "candidates_1": "4", "scores_1": "6"},
 }
 
@@ -52,6 +53,8 @@ def test_a_setting_reaches_only_the_stages_that_read_it(tmp_path: Path) -> None:
     assert changed(tmp_path, align={"epochs": 9}) == {"align"}
     assert changed(tmp_path, recover={"slerp_t": [0.1]}) >= {"merge_candidate"}
     assert changed(tmp_path, model={"system_turn": "Be brief."}) == {"inject", "align", "sdft_rewrite", "judge_eval"}
+    assert changed(tmp_path, select={"preference": "general"}) == {"selector"}
+    assert changed(tmp_path, select={"prune_to": 4}) == {"prune", "selector"}
     assert changed(tmp_path, register={"alias": "other"}) == set()
     assert changed(tmp_path, run={"name": "t", "state": "elsewhere"}) == set()
 

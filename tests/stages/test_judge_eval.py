@@ -1,18 +1,31 @@
 """Judge-eval on two-layer models: references, candidates, duplicates, and going on after a kill."""
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from iar.config import RunFile
 from iar.methods.digest import digest_file
-from iar.records import Baseline, Candidate, ModelScores, Reply, read_records, to_json, write_json, write_records
+from iar.records import (
+    Baseline,
+    BitsPerByte,
+    Candidate,
+    ModelScores,
+    Reply,
+    read_records,
+    to_json,
+    write_json,
+    write_records,
+)
 from iar.services import engine
 from iar.services.checkpoints import weights_digest
 from iar.services.engine import Engine
 from iar.services.judge_audit import audit_votes
 from iar.services.workspace import Context
-from iar.stages import judge_eval
+from iar.stages import judge_eval, prune
 from tests.examination import examination_run_file, write_questions
 from tests.tiny_model import make_tiny_model
 
@@ -51,7 +64,12 @@ def test_references_are_evaluated_on_validation_and_reported(inputs: dict[str, P
     assert scores[0].checkpoint_digest == weights_digest(inputs["base"])
     for model in ("theta_0", "vanilla", "theta_IA"):
         files = {path.name for path in (out / model).iterdir()}
-        assert files == {"replies.jsonl", "votes.parquet", "items.jsonl", "scores.json", "breakdown.json"}
+        assert files == {"replies.jsonl", "votes.parquet", "items.jsonl", "scores.json", "breakdown.json", "bpb.json"}
+    measured = list(read_records(out / "bpb.jsonl", BitsPerByte))
+    assert [one.model for one in measured] == ["theta_0", "vanilla", "theta_IA"]
+    # One chunk is what validation asks about, and six prompts fit.
+    assert {one.source_bytes for one in measured} == {65} and len({one.source for one in measured}) == 3
+    assert outcome.metrics["vanilla/bpb_source"] == measured[1].source and "| vanilla | " in outcome.markdown
     assert set(outcome.metrics) >= {"theta_0/domain", "vanilla/general", "theta_IA/mmlu"}
     assert "| vanilla |" in outcome.markdown
     verifiers = [("judged-by", entry.digest) for entry in outcome.lineage if entry.kind == "verifier"]
@@ -99,6 +117,40 @@ def test_a_copy_takes_the_scores_of_its_original(inputs: dict[str, Path], tmp_pa
     assert (scores["slerp-t0.2"].duplicate_of, scores["ties-d0.3"].duplicate_of) == ("ties-d0.3", "")
     assert scores["slerp-t0.2"].suites == scores["ties-d0.3"].suites
     assert not (out / "slerp-t0.2" / "replies.jsonl").exists()
+
+
+def test_pruned_candidates_are_measured_once_and_not_asked(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_file, context = examination_run_file(tmp_path), Context.for_tests(tmp_path)
+    run_file = RunFile.model_validate(run_file.model_dump() | {"select": {"prune_to": 1}})
+    roles = {name: inputs[name] for name in ("data", "base")}
+    shards = {"candidates_1": write_candidates(tmp_path / "merged"), "candidates_2": tmp_path / "more"}
+    seeds = {"dare-p0.1": 5, "dare-p0.3": 6, "slerp-t0.4": 3}  # the last has the weights of ties-d0.3
+    digests = {name: weights_digest(make_tiny_model(tmp_path / "more" / name, seed)) for name, seed in seeds.items()}
+    merged = [Candidate(name, "x", "x", 0.1, 17, digest, 1.0, 1.0, 1.0) for name, digest in digests.items()]
+    write_records(tmp_path / "more" / "candidates.jsonl", merged)
+
+    pruned = tmp_path / "pruned"
+    outcome = prune.run(run_file, roles | shards, pruned, context)
+    measured = list(read_records(pruned / "bpb.jsonl", BitsPerByte))
+    kept = json.loads((pruned / "kept.json").read_text())
+    least = min(measured, key=lambda one: one.source + one.general)
+    assert len(measured) == 3 and kept == [least.checkpoint_digest]
+    assert outcome.metrics["kept"] == 1 and outcome.markdown.startswith("1 of 3 candidates are evaluated.")
+
+    monkeypatch.setattr(Engine, "bits", None)  # nothing is measured twice
+    prune.run(run_file, roles | shards, pruned, context)
+    found: dict[str, BitsPerByte] = {}
+    scored: set[str] = set()
+    for number, folder in enumerate(shards.values(), 1):
+        out = tmp_path / f"scores-{number}"
+        judge_eval.run(run_file, roles | {"candidates": folder, "pruned": pruned}, out, context)
+        scored |= {one.checkpoint_digest for one in read_records(out / "scores.jsonl", ModelScores)}
+        found |= {one.model: one for one in read_records(out / "bpb.jsonl", BitsPerByte)}
+    assert scored == set(kept)
+    assert set(found) == {"ties-d0.3", "dare-p0.1", "dare-p0.3", "slerp-t0.4"}
+    assert found["slerp-t0.4"] == replace(found["ties-d0.3"], model="slerp-t0.4")
 
 
 def test_a_killed_evaluation_goes_on_and_ends_with_the_same_files(

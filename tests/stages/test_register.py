@@ -40,7 +40,7 @@ def no_outer_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def plain_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(register, "collect", lambda inputs, run_file, run_id: {"run_id": run_id})
+    monkeypatch.setattr(register, "collect", lambda inputs, run_file, run_id: {"run_id": run_id, "taken_before": SEEN})
     monkeypatch.setattr(register, "results_json", lambda report: report)
     monkeypatch.setattr(register, "write_report", write_page)
     monkeypatch.setattr(register, "model_card", lambda report: f"# Card of {report['run_id']}\n\n## More\n")
@@ -60,13 +60,16 @@ def inputs(tmp_path: Path, plain_report: None) -> dict[str, Path]:
         candidate = Candidate(name, "x", "x", 0.3, 17, weights_digest(checkpoint), 0.5, 1.0, 1.0)
         write_records(folder / "candidates.jsonl", [candidate])
     digest = weights_digest(shards["candidates_2"] / PICK)
-    select(tmp_path, Selection(PICK, "rule", 1.0, (), "d" * 64, digest))
+    select(tmp_path, Selection(PICK, "rule", 1.0, (), "d" * 64, digest, "general"))
     return {"selector": tmp_path / "selector", "data": write_questions(tmp_path / "data"), **shards}
 
 
 def select(tmp_path: Path, selection: Selection) -> None:
     (tmp_path / "selector").mkdir(exist_ok=True)
     write_json(tmp_path / "selector" / "selection.json", to_json(selection))
+
+
+SEEN = "9 of 9 questions taken before by 1 other model (dare-p0.1)"
 
 
 def run(inputs: dict[str, Path], tmp_path: Path, context: Context) -> tuple[Outcome, Path]:
@@ -81,7 +84,7 @@ def test_the_pick_is_kept_once_registered_and_leads_back_to_the_decision(
 
     weights = inputs["candidates_2"] / PICK / "model.safetensors"
     assert (out / "model" / "model.safetensors").samefile(weights)
-    assert json.loads((out / "results.json").read_text()) == {"run_id": context.run_id}
+    assert json.loads((out / "results.json").read_text()) == {"run_id": context.run_id, "taken_before": SEEN}
     assert outcome.metrics == {"registered": 1.0, "version": 1.0}
     assert "**ties-d0.3** as `iar-demo` version 1, alias `candidate`" in outcome.markdown
 
@@ -89,6 +92,8 @@ def test_the_pick_is_kept_once_registered_and_leads_back_to_the_decision(
     version = client.get_model_version_by_alias("iar-demo", "candidate")
     model, report = outcome.lineage
     assert version.tags["iar.lineage"] == model.digest and version.tags["iar.candidate"] == PICK
+    assert (version.tags["iar.test.taken_before"], version.tags["iar.preference"]) == (SEEN, "preference general")
+    assert (model.payload["test"], model.payload["preference"]) == (SEEN, "preference general")
     assert version.description == f"# Card of {context.run_id}"
     assert (out / "model" / "README.md").read_text().endswith("## More\n")
     assert not list(weights.parent.glob("*.md"))  # the candidate's own folder stays as it was

@@ -10,7 +10,18 @@ from iar.config import RunFile
 from iar.errors import UserError
 from iar.methods.digest import digest_file, digest_json
 from iar.methods.merge_grid import grid
-from iar.records import Candidate, Lineage, ModelScores, Outcome, QAPair, Selection, from_json, to_json, write_records
+from iar.records import (
+    BitsPerByte,
+    Candidate,
+    Lineage,
+    ModelScores,
+    Outcome,
+    QAPair,
+    Selection,
+    from_json,
+    to_json,
+    write_records,
+)
 from iar.services.registry import Producer
 from iar.services.workspace import Context
 from iar.stages.selector import run
@@ -51,7 +62,14 @@ def write_inputs(
     for number in range(shards):
         write_records(inputs[f"candidates_{number + 1}"] / "candidates.jsonl", candidates[number::shards])
         write_scores(inputs[f"scores_{number + 1}"], scores[number::shards])
+        write_records(inputs[f"scores_{number + 1}"] / "bpb.jsonl", map(bits, candidates[number::shards]))
     return inputs
+
+
+def bits(one: Candidate) -> BitsPerByte:
+    """The later in the grid, the fewer bits of source text, the more of general text, together the fewer."""
+    place = IDS.index(one.id)
+    return BitsPerByte(one.id, one.digest, 2.0 - 0.1 * place, 1.0 + 0.05 * place, 100, 100)
 
 
 def write_scores(folder: Path, scores: list[ModelScores]) -> None:
@@ -171,6 +189,45 @@ def test_a_floor_is_recorded_and_may_leave_no_pick(tmp_path: Path) -> None:
     assert (selection.pick, selection.candidate_digest) == ("", "")
     assert selection.stability.none_feasible == 1
     assert outcome.lineage[-1].name == "no feasible candidate (ifeval at least 99)"
+
+
+def test_the_ranking_by_bits_per_byte_is_compared_with_the_pick(tmp_path: Path) -> None:
+    select(tmp_path, write_inputs(tmp_path, candidate_scores()))
+    pruning = json.loads((tmp_path / "out" / "pruning.json").read_text(encoding="utf-8"))
+    # The pick has the fewest bits, so it is among any number of candidates.
+    assert pruning["ranking"] == IDS[::-1]
+    assert [(one["kept"], one["pick"], one["domain_lost"]) for one in pruning["losses"]] == [
+        (kept, IDS[-1], 0.0) for kept in range(1, 13)
+    ]
+    # Worst of all by bits, the real pick would only be found by evaluating all.
+    inputs = write_inputs(tmp_path / "b", candidate_scores())
+    turned = [replace(bits(candidate(name)), source=float(place)) for place, name in enumerate(IDS)]
+    write_records(inputs["scores_1"] / "bpb.jsonl", turned)
+    select(tmp_path / "b", inputs)
+    losses = json.loads((tmp_path / "b" / "out" / "pruning.json").read_text(encoding="utf-8"))["losses"]
+    assert [one["pick"] for one in losses] == IDS
+    assert [round(one["domain_lost"]) for one in losses] == list(range(11, -1, -1))
+
+
+def test_pruned_candidates_need_no_scores_have_a_reason_and_cannot_be_picked(tmp_path: Path) -> None:
+    turned = [replace(bits(candidate(name)), source=float(place)) for place, name in enumerate(IDS)]
+    inputs = write_inputs(tmp_path, candidate_scores()[:5])
+    write_records(inputs["scores_1"] / "bpb.jsonl", turned)
+    outcome, selection, frontier = select(tmp_path, inputs, prune_to=5)
+    assert selection.pick == IDS[4]
+    last = selection.verdicts[-1]
+    assert last.domain_floor == (
+        "pruned: 11.000 bits per byte of source, 1.550 of general text; rank 12 of 12, 5 evaluated"
+    )
+    assert (last.kept_until, outcome.metrics["feasible"]) == (0, 5)
+    assert IDS[5] not in [point["id"] for point in frontier] and set(selection.stability.wins) == set(IDS[:5])
+
+
+def test_candidates_without_bits_per_byte_are_named(tmp_path: Path) -> None:
+    inputs = write_inputs(tmp_path, candidate_scores())
+    write_records(inputs["scores_1"] / "bpb.jsonl", [bits(candidate(name)) for name in IDS[1:]])
+    with pytest.raises(UserError, match=f"selector: no bits per byte of {IDS[0]}: rerun judge-eval of their shard"):
+        select(tmp_path, inputs)
 
 
 def test_candidates_without_item_scores_are_named(tmp_path: Path) -> None:

@@ -15,11 +15,13 @@ from iar.methods.paired import PairedDifference
 from iar.methods.selection import mark_duplicates
 from iar.methods.verification import audit_json
 from iar.records import (
+    BitsPerByte,
     Candidate,
     EvalCheck,
     FunnelStep,
     LayerFacts,
     ModelScores,
+    PruningLoss,
     Selection,
     SuiteScore,
     TestReading,
@@ -33,6 +35,7 @@ from iar.report.evidence import PanelFacts, Sample, panel_facts, read_layers, sa
 from iar.report.recipes import RecipeRow, recipe_rows, rows_json
 from iar.services.baselines import ROLE as BASELINE
 from iar.services.baselines import baseline_folders
+from iar.services.bpb import read_all_bpb
 from iar.services.checkpoints import read_json
 from iar.services.decontamination import read_checks, read_hits, unchecked
 from iar.services.evaluations import GENERAL, OWN
@@ -70,6 +73,7 @@ class StageTime:
 class ReportData:
     """A whole run. `test` and `samples` are empty where no candidate was feasible: the test was not read.
 
+    `bpb` has the models in the order of `validation`, pruned candidates last; `pruning` is as in `pruning.json`.
     `taken_before` says which other models took the test before, "" where it was a first look.
     `recipes` and `baseline_trainings` are empty where no baseline was asked for.
     """
@@ -81,6 +85,8 @@ class ReportData:
     candidates: tuple[Candidate, ...]
     layers: tuple[LayerFacts, ...]
     validation: tuple[ModelScores, ...]
+    bpb: tuple[BitsPerByte, ...]
+    pruning: tuple[PruningLoss, ...]
     test: tuple[ModelScores, ...]
     taken_before: str
     differences: tuple[PairedDifference, ...]
@@ -119,6 +125,8 @@ def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportDa
         candidates=candidates,
         layers=tuple(read_layers(_shards(inputs, "candidates_"), candidates)),
         validation=validation,
+        bpb=_bpb_in_order(validated, validation),
+        pruning=tuple(from_json(PruningLoss, one) for one in _json(inputs["selector"] / "pruning.json")["losses"]),
         test=test,
         taken_before="; ".join(_taken_before(tested)),
         differences=tuple(_differences(tested)),
@@ -161,6 +169,8 @@ def results_json(report: ReportData) -> dict[str, Any]:
         "models": [_model_json(scores) for scores in (*report.test, *report.validation)],
         "paired": _paired_json(report.differences),
         "selection": to_json(report.selection),
+        "bits_per_byte": [to_json(one) for one in report.bpb],
+        "pruning": [to_json(one) for one in report.pruning],
         "offline": offline_parts(report.run_file),
         "verifiers": [audit_json(one) for one in report.verifiers],
         "unchecked": unchecked_suites(report),
@@ -241,6 +251,11 @@ def _differences(tested: Iterable[Path]) -> Iterator[PairedDifference]:
     for folder in tested:
         for difference in _json(folder / "paired.json")["differences"]:
             yield from_json(PairedDifference, difference)
+
+
+def _bpb_in_order(folders: Iterable[Path], validation: Sequence[ModelScores]) -> tuple[BitsPerByte, ...]:
+    place = {scores.model: number for number, scores in enumerate(validation)}
+    return tuple(sorted(read_all_bpb(folders), key=lambda one: place.get(one.model, len(place))))
 
 
 def _taken_before(tested: Iterable[Path]) -> Iterator[str]:

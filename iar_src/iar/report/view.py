@@ -145,11 +145,13 @@ def funnel_rows(funnel: Sequence[FunnelStep]) -> list[dict[str, Any]]:
 
 def selection_counts(selection: Selection) -> list[tuple[str, int]]:
     """Return how many candidates are left at the start and after each of the four steps."""
-    distinct = sum(not _is_duplicate(verdict.domain_floor) for verdict in selection.verdicts)
+    fates = Counter(_fate(verdict.domain_floor) for verdict in selection.verdicts)
+    distinct, evaluated = len(selection.verdicts) - fates["duplicate"], fates[""]
     left = [sum(verdict.kept_until > step for verdict in selection.verdicts) for step in range(len(STEPS))]
     return [
         ("in the grid", len(selection.verdicts)),
         ("with weights of their own", distinct),
+        *([("evaluated, the others pruned", evaluated)] if fates["pruned"] else []),
         *zip(STEPS, left, strict=True),
     ]
 
@@ -164,6 +166,25 @@ def stability_text(selection: Selection) -> str:
         f"How sure this is: over {stability.resamples:,} resamples of the validation items, the same for all models, "
         f"the rule picks {', '.join([*shares, none])}."
     )
+
+
+def pruning_text(report: ReportData) -> str:
+    """Say what evaluating fewer candidates, chosen by bits per byte, would have come to."""
+    pick, losses = report.selection.pick, report.pruning
+    if not pick or not losses:
+        return "There is no pick to lose by pruning."
+    enough = next(one.kept for one in losses if all(later.pick == pick for later in losses[one.kept - 1 :]))
+    least = next(one.kept for one in losses if one.pick == pick)
+    text = f"Had only the best {least} of {len(losses)} been evaluated, the rule would have picked {pick} too"
+    return f"{text}." if least == enough else f"{text}, and again from the best {enough} on."
+
+
+def pruning_rows(report: ReportData) -> list[tuple[int, str, str, str]]:
+    """Return (kept, pick, domain lost, general lost) as text, one row a number of candidates kept."""
+    return [
+        (one.kept, one.pick or "none feasible", _points_lost(one.domain_lost), _points_lost(one.general_lost))
+        for one in report.pruning
+    ]
 
 
 def recipe_table(report: ReportData) -> list[list[str]]:
@@ -183,10 +204,7 @@ def recipe_facts(report: ReportData) -> list[tuple[str, str]]:
 def reached(selection: Selection) -> dict[str, str]:
     """Return by candidate how far it came."""
     words = ("below the domain floor", "below the general floor", "dominated", "on the front", "the pick")
-    return {
-        one.candidate: "duplicate" if _is_duplicate(one.domain_floor) else words[one.kept_until]
-        for one in selection.verdicts
-    }
+    return {one.candidate: _fate(one.domain_floor) or words[one.kept_until] for one in selection.verdicts}
 
 
 def judging_rows(scores: Sequence[ModelScores]) -> list[tuple[str, str, int, list[str]]]:
@@ -285,8 +303,13 @@ def _suite_cell(suite: SuiteScore) -> Cell:
     return Cell(suite.points, suite.low, suite.high, note)
 
 
-def _is_duplicate(reason: str) -> bool:
-    return reason.startswith("duplicate of")
+def _fate(reason: str) -> str:
+    """Return why a candidate never came to the rule, "" where it did."""
+    return next((word for word in ("duplicate", "pruned") if reason.startswith((f"{word} of", f"{word}:"))), "")
+
+
+def _points_lost(points: float | None) -> str:
+    return "" if points is None else f"{points:+.1f}"
 
 
 def _estimate_text(found: Estimate) -> str:

@@ -63,6 +63,15 @@ class Engine:
                 if on_progress:
                     on_progress(done, len(items))
 
+    def bits(self, texts: Sequence[str]) -> list[float]:
+        """Return the bits of each text: the sum of -log2 p over its tokens, read as the beginning of a document.
+
+        A text longer than the model's positions is read in parts, each behind the last token of the one before.
+        """
+        from iar.services.engine_bits import text_bits
+
+        return text_bits(self._model, self._tokenizer, texts)
+
     def _waiting(self, items: Sequence[EvalItem]) -> "deque[Row]":
         """Return rows in the order they are taken: long replies first, so that short ones fill the end."""
         from iar.services.engine_batch import Row

@@ -3,6 +3,7 @@
 Each model has a folder of its own; `scores.json` is written last and means: this model is done.
 """
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from iar.methods.ifeval import check_reply
 from iar.methods.mmlu import find_letter
 from iar.methods.suite_grading import UNPARSED
 from iar.records import (
+    BitsPerByte,
     EvalItem,
     ItemScore,
     ModelScores,
@@ -26,7 +28,8 @@ from iar.records import (
     write_json,
     write_records,
 )
-from iar.services.engines import OpenEngine
+from iar.services.bpb import BPB, BpbTexts, Reader, measure_bpb, read_bpb
+from iar.services.engines import OpenEngine, ReplyEngine
 from iar.services.evaluations import GENERAL
 from iar.services.further_suites import grade_further
 from iar.services.judges import ArchivedVote, Judge, Judged, read_votes, vote, write_votes
@@ -44,13 +47,17 @@ OWN_SUITES = ("domain", CROSS)
 
 @dataclass(frozen=True)
 class Examination:
-    """What every model of a stage is asked, by which engine, and how it is judged: items by suite, their split."""
+    """What every model of a stage is asked, by which engine, and how it is judged: items by suite, their split.
+
+    `texts`: what its bits per byte are measured on where the engine can, None where they are not.
+    """
 
     run_file: RunFile
     split: str
     suites: Mapping[str, Sequence[EvalItem]]
     judges: Sequence[Judge]
     open_engine: OpenEngine
+    texts: BpbTexts | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -74,6 +81,7 @@ class Earlier:
 
     replies: tuple[Reply, ...] = ()
     votes: tuple[ArchivedVote, ...] = ()
+    bpb: BitsPerByte | None = None
 
 
 def score_all(
@@ -120,9 +128,14 @@ def score_model(
         return read_scores(folder, subject)
     folder.mkdir(parents=True, exist_ok=True)
     earlier = earlier or Earlier()
-    replies = complete_replies(
-        folder / REPLIES, examination.items, lambda: examination.open_engine(subject), earlier.replies, on_progress
-    )
+
+    @functools.cache
+    def engine() -> ReplyEngine:
+        return examination.open_engine(subject)
+
+    if examination.texts and not read_bpb(folder, subject.digest):
+        _write_bpb(folder, subject, earlier.bpb, engine, examination.texts)
+    replies = complete_replies(folder / REPLIES, examination.items, engine, earlier.replies, on_progress)
     verdicts = vote(subject.model, examination.judged_items, replies, examination.judges, earlier.votes)
     write_votes(folder / VOTES, verdicts.votes)
 
@@ -134,6 +147,16 @@ def score_model(
     scores = _model_scores(subject, examination, items, replies, verdicts.settled, known)
     write_json(folder / SCORES, to_json(scores))
     return scores
+
+
+def _write_bpb(
+    folder: Path, subject: Subject, known: BitsPerByte | None, engine: Callable[[], ReplyEngine], texts: BpbTexts
+) -> None:
+    """Write the bits per byte of a model where they are known, or its engine can say them; a server cannot."""
+    if not known and isinstance(reader := engine(), Reader):
+        known = measure_bpb(subject.model, subject.digest, reader, texts)
+    if known:
+        write_json(folder / BPB, to_json(known))
 
 
 def item_score(model: str, item: EvalItem, reply: Reply, settled: Mapping[str, Judged]) -> ItemScore:

@@ -91,10 +91,13 @@ STAGES: dict[str, StageSpec] = {
     ),
     "baseline": StageSpec((), recipes=RECIPES),
     "judge_eval": StageSpec(
-        JUDGING, needs=("data", "base"), may=("vanilla", "tuned", "candidates", "baselines_*"), files=PROBES
+        JUDGING, needs=("data", "base"), may=("vanilla", "tuned", "candidates", "baselines_*", "pruned"), files=PROBES
+    ),
+    "prune": StageSpec(
+        ("select.prune_to", "evaluate.bpb_bytes", *PROBES), needs=("data", "base", "candidates_*"), files=PROBES
     ),
     "selector": StageSpec(
-        ("select", "recover", "run.seed"),
+        ("select", "recover", "evaluate.resamples", "run.seed"),
         needs=("data", "references", "candidates_*", "scores_*"),
         may=("baseline_scores",),
     ),

@@ -1,15 +1,28 @@
-"""Judge-eval: checkpoints -> scores on the validation questions and the three general suites."""
+"""Judge-eval: checkpoints -> scores on the validation questions and the three general suites, and bits per byte."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from iar.config import RunFile
-from iar.records import Candidate, ModelScores, Outcome, QAPair, read_records, to_json, write_json, write_records
+from iar.records import (
+    BitsPerByte,
+    Candidate,
+    ModelScores,
+    Outcome,
+    QAPair,
+    read_records,
+    to_json,
+    write_json,
+    write_records,
+)
+from iar.services.bpb import ALL_BPB, bpb_texts, read_all_bpb, read_bpb
 from iar.services.candidates import weights_present
 from iar.services.engines import engine_opener
 from iar.services.judges import open_judges
 from iar.services.scores_outcome import scores_outcome
-from iar.services.scoring import SCORES, Examination, score_all
+from iar.services.scoring import SCORES, Earlier, Examination, score_all
 from iar.services.subjects import Subject, baseline_subjects, reference_subjects
 from iar.services.suites import domain_items, load_suites
 from iar.services.verifiers import VERIFIERS, admit, audit_panel
@@ -21,14 +34,17 @@ SPLIT = "validation"
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
     """Evaluate the candidates of a shard, the baselines, or the three references.
 
-    Writes `verifiers.jsonl`, the audit of the judges, one folder a model, then `scores.jsonl`. Raises UserError before
-    anything is generated where a judge falls for more attacks than the run file allows.
+    Writes `verifiers.jsonl`, the audit of the judges, one folder a model, then `bpb.jsonl` and `scores.jsonl`. Of
+    candidates that `pruned` leaves out it writes the bits per byte alone. Raises UserError before anything is generated
+    where a judge falls for more attacks than the run file allows.
     """
     pairs = list(read_records(inputs["data"] / f"{SPLIT}.jsonl", QAPair))
-    suites = {"domain": domain_items(pairs, run_file), **load_suites(run_file)}
+    general = load_suites(run_file)
+    suites = {"domain": domain_items(pairs, run_file), **general}
     judges = open_judges(run_file, context.state / "llm-cache")
     open_engine = engine_opener(run_file, context.state / "llm-cache")
-    examination = Examination(run_file, SPLIT, suites, judges, open_engine)
+    texts = bpb_texts(inputs["data"], general, run_file.evaluate.bpb_bytes)
+    examination = Examination(run_file, SPLIT, suites, judges, open_engine, texts)
     audits = audit_panel(judges, examination.judged_items, context.seed, context.progress.update)
     out.mkdir(parents=True, exist_ok=True)
     write_records(out / VERIFIERS, audits)
@@ -36,15 +52,42 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
 
     if "candidates" not in inputs:
         others = baseline_subjects(inputs) or reference_subjects(inputs)
-        return scores_outcome(out, score_all(others, examination, out, context.progress.update), inputs, audits)
+        scores = score_all(others, examination, out, context.progress.update)
+        return _with_bpb(out, _measured(out, others), scores_outcome(out, scores, inputs, audits))
 
     candidates = list(read_records(inputs["candidates"] / "candidates.jsonl", Candidate))
     originals, copies = _by_content(candidates)
+    measured = {one.checkpoint_digest: one for one in read_all_bpb([inputs["pruned"]])} if "pruned" in inputs else {}
+    left_out = measured.keys() - _kept(inputs)
     subjects = [Subject(one.id, inputs["candidates"] / one.id, one.digest) for one in originals]
-    with weights_present(inputs["candidates"], originals, run_file, context.state, context.progress.update):
-        scores = score_all(subjects, examination, out, context.progress.update)
-    scores += [_copy_scores(scores, candidate, out) for candidate in copies]
-    return scores_outcome(out, scores, inputs, audits)
+    asked = [one for one in subjects if one.digest not in left_out]
+    known = {one.model: Earlier(bpb=replace(measured[one.digest], model=one.model)) for one in asked if measured}
+    wanted = [one for one in originals if one.digest not in left_out]
+    with weights_present(inputs["candidates"], wanted, run_file, context.state, context.progress.update):
+        scores = score_all(asked, examination, out, context.progress.update, known)
+    scores += [_copy_scores(scores, candidate, out) for candidate in copies if candidate.digest not in left_out]
+    unasked = [replace(measured[one.digest], model=one.model) for one in subjects if one.digest in left_out]
+    return _with_bpb(out, [*_measured(out, asked), *unasked], scores_outcome(out, scores, inputs, audits))
+
+
+def _kept(inputs: dict[str, Path]) -> set[str]:
+    """Return the digests of the weights that pruning leaves in."""
+    if "pruned" not in inputs:
+        return set()
+    return set(json.loads((inputs["pruned"] / "kept.json").read_text(encoding="utf-8")))
+
+
+def _measured(out: Path, subjects: Sequence[Subject]) -> list[BitsPerByte]:
+    return list(filter(None, (read_bpb(out / one.model, one.digest) for one in subjects)))
+
+
+def _with_bpb(out: Path, measured: Sequence[BitsPerByte], outcome: Outcome) -> Outcome:
+    """Write the bits per byte of all models and return the report with them in it."""
+    write_records(out / ALL_BPB, measured)
+    bits = {f"{one.model}/bpb_{text}": getattr(one, text) for one in measured for text in ("source", "general")}
+    rows = [f"| {one.model} | {one.source:.3f} | {one.general:.3f} |" for one in measured]
+    table = ["", "| bits per byte | source text | general text |", "| --- | ---: | ---: |", *rows] if rows else []
+    return replace(outcome, metrics=outcome.metrics | bits, markdown="\n".join([outcome.markdown, *table]))
 
 
 def _by_content(candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:

@@ -33,7 +33,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     decision = digest_json(to_json(selection))
 
     report = collect(inputs, run_file, context.run_id)
-    write_json(out / RESULTS, results_json(report))
+    results = results_json(report)
+    write_json(out / RESULTS, results)
     page = write_report(out, report)
     context.progress.update(1, 3, "report")
 
@@ -52,8 +53,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     card = model_card(report)
     _complete(out / MODEL, card, inputs["data"], run_file)
     model = digest_json({"weights": selection.candidate_digest, "decision": decision})
-    tags = _tags(selection, decision, model, context.run_id)
-    tags |= {TAKEN_BEFORE: report.taken_before} if report.taken_before else {}
+    taken_before = results["taken_before"]
+    tags = _tags(selection, decision, model, context.run_id, taken_before)
     version = tracker.register_model(out / MODEL, tags, summary(card))
     _link_version(context, model, tracker.uri, run_file.register.model_name, version)
     context.progress.update(3, 3, "registered")
@@ -62,7 +63,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
         metrics={"registered": 1.0, "version": float(version)},
         markdown=f"Registered **{selection.pick}** as `{name}` version {version}, alias `{alias}`.",
         lineage=(
-            _model_entry(model, f"{name} {selection.pick}", selection, decision, report.taken_before),
+            _model_entry(model, f"{name} {selection.pick}", selection, decision, taken_before),
             _report_entry(page, context, ("decision", decision), ("model", model)),
         ),
     )
@@ -106,9 +107,9 @@ def _verified(folder: Path, selection: Selection) -> Path:
     return folder
 
 
-def _tags(selection: Selection, decision: str, model: str, run_id: str) -> dict[str, str]:
-    preferred = {"iar.preference": selection.wish} if selection.wish else {}
-    return preferred | {
+def _tags(selection: Selection, decision: str, model: str, run_id: str, taken_before: str) -> dict[str, str]:
+    marks = {"iar.preference": selection.wish, TAKEN_BEFORE: taken_before}
+    return {name: mark for name, mark in marks.items() if mark} | {
         "iar.run_id": run_id,
         "iar.lineage": model,
         "iar.candidate": selection.pick,

@@ -1,16 +1,20 @@
 """Selector: the validation scores of all candidates -> one pick, or none, with a reason for each."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from iar.config import RunFile
 from iar.errors import UserError
+from iar.methods.bpb import ranking
 from iar.methods.digest import digest_file, digest_json
 from iar.methods.merge_grid import grid
 from iar.methods.pick_stability import pick_stability
+from iar.methods.pruning import pruning_losses
 from iar.methods.selection import Rule, Ruling, mark_duplicates, select
 from iar.records import (
+    BitsPerByte,
     Candidate,
     ItemScore,
     Lineage,
@@ -23,6 +27,7 @@ from iar.records import (
     to_json,
     write_json,
 )
+from iar.services.bpb import read_all_bpb
 from iar.services.workspace import Context
 
 VANILLA = "vanilla"
@@ -30,7 +35,10 @@ SPLIT = "validation"
 
 
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
-    """Write `selection.json` and `frontier.json`; no feasible candidate is a result with an empty pick."""
+    """Write `selection.json`, `frontier.json` and `pruning.json`; no feasible candidate is a result with an empty pick.
+
+    `pruning.json` has what the rule would have picked among the first candidates by bits per byte alone.
+    """
     candidates = _read_candidates(_folders(inputs, "candidates_"), run_file, context.seed)
     references = _read_scores([inputs["references"]])
     vanilla = _vanilla(references, inputs["references"])
@@ -40,11 +48,15 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     baselines = _read_scores([inputs["baseline_scores"]]) if "baseline_scores" in inputs else []
 
     questions = inputs["data"] / f"{SPLIT}.jsonl"
-    judged = _judged(candidates, scores)
     settings = run_file.select
+    ranked = _ranked(candidates, read_all_bpb(judged_at))
+    if settings.prune_to and not ranked:
+        raise UserError("selector: no bits per byte to prune by: rerun judge-eval")
+    pruned = _pruned(ranked, settings.prune_to)
+    judged = _judged([one for one in candidates if one.id not in pruned], scores)
     floors = {str(metric): points for metric, points in settings.floors.items()}
     rule = Rule(settings.tolerance_points, settings.preference, floors)
-    ruling = select(judged, vanilla, candidates, rule)
+    ruling = select(judged, vanilla, candidates, rule, pruned)
     resamples, values = run_file.evaluate.resamples, {candidate.id: candidate.value for candidate in candidates}
     items = {one.model: _items(judged_at, one.model) for one in judged}
     stability = pick_stability(items, _items([inputs["references"]], VANILLA), values, rule, resamples, context.seed)
@@ -63,6 +75,9 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
 
     write_json(out / "selection.json", to_json(selection))
     write_json(out / "frontier.json", _frontier(references, baselines, judged, ruling, stability))
+    order = [one.model for one in ranked if one.model not in pruned]
+    losses = pruning_losses(judged, vanilla, candidates, rule, order, ruling.pick)
+    write_json(out / "pruning.json", {"ranking": order, "losses": [to_json(one) for one in losses]})
     context.progress.update(1, 1)
     dataset = _dataset(selection.dataset_digest, list(read_records(questions, QAPair)))
     decision = _decision(selection, candidates, vanilla)
@@ -113,6 +128,29 @@ def _judged(candidates: Sequence[Candidate], scores: Sequence[ModelScores]) -> l
     if missing := [name for name in originals if name not in by_model]:
         raise UserError(f"selector: no scores for {', '.join(missing)}: rerun judge-eval of their shard")
     return [by_model[name] for name in originals]
+
+
+def _ranked(candidates: Sequence[Candidate], measured: Sequence[BitsPerByte]) -> list[BitsPerByte]:
+    """Return the bits per byte of the candidates that are no duplicates, the best first; [] where none was measured."""
+    if not measured:
+        return []
+    by_digest = {one.checkpoint_digest: one for one in measured}
+    originals = {one.digest: one.id for one in candidates if not one.duplicate_of}
+    if missing := [name for digest, name in originals.items() if digest not in by_digest]:
+        raise UserError(f"selector: no bits per byte of {', '.join(missing)}: rerun judge-eval of their shard")
+    own = [replace(by_digest[digest], model=name) for digest, name in originals.items()]
+    place = {digest: number for number, digest in enumerate(ranking(own))}
+    return sorted(own, key=lambda one: place[one.checkpoint_digest])
+
+
+def _pruned(ranked: Sequence[BitsPerByte], prune_to: int) -> dict[str, str]:
+    """Return by id why a candidate was not evaluated; {} where all are."""
+    return {
+        one.model: f"pruned: {one.source:.3f} bits per byte of source, {one.general:.3f} of general text; "
+        f"rank {rank} of {len(ranked)}, {prune_to} evaluated"
+        for rank, one in enumerate(ranked, 1)
+        if 0 < prune_to < rank
+    }
 
 
 def _items(folders: Iterable[Path], model: str) -> list[ItemScore]:
