@@ -94,9 +94,7 @@ def test_a_small_judge_is_refused_and_asked_nothing_twice(server: ChatServer, tm
 
     print(attack_success(found.attacks), [(one.kind, one.fooled, one.full) for one in worst_kinds(found)])
     assert attack_success(found.attacks).total >= 0.9 * len(suite.attacks)
-    with pytest.raises(
-        UserError, match=r"^evaluate\.judges: test-llm scored .* % of \d+ attacks above 0"
-    ):
+    with pytest.raises(UserError, match=r"^evaluate\.judges: test-llm scored .* % of \d+ attacks above 0"):
         admit([found], EvaluateSection().max_attack_success)
     calls = len(server.calls)
     assert audit(judge, suite) == found and len(server.calls) == calls
