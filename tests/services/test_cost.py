@@ -90,6 +90,18 @@ def test_a_pool_without_a_known_gpu_has_no_gpu_hours_and_says_so() -> None:
     assert cost.assumptions[0].startswith("GPU-hours are unknown: platform.pool.node_selector names no GPU")
 
 
+def test_the_audit_of_the_judges_is_paid_once_and_by_each_server() -> None:
+    paid = [
+        by_task(estimate(run_file(evaluate={"judges": judges}), WORK))
+        for judges in ([JUDGES[0], "rule:exact", "rule:token-f1"], [*JUDGES[:2], "rule:exact"])
+    ]
+    one, two = ({name: found[name].llm_tokens for name in found if name.startswith("judge-eval")} for found in paid)
+    others = [two[name] / one[name] for name in one if name != "judge-eval-references"]
+    assert set(map(round, others)) == {2} and two["judge-eval-references"] == 2 * one["judge-eval-references"]
+    a_model = one["judge-eval-candidates-1"] / 12
+    assert one["judge-eval-references"] > 3 * a_model + 800 * 100
+
+
 def test_only_servers_cost_tokens_and_the_third_judge_counts_by_how_often_it_is_called() -> None:
     rules = by_task(estimate(run_file(), WORK))
     assert {one.llm_tokens for one in rules.values()} == {0}

@@ -1,5 +1,6 @@
 """A real small model as judge behind a real chat server: the gate must refuse it."""
 
+import copy
 import json
 import threading
 from collections.abc import Iterator
@@ -16,8 +17,8 @@ from iar.services.models import find_package, resolve_base
 from iar.services.verifiers import Suite, admit, audit, calibration, calibration_questions, make_suite
 from tests.services.chat_server import Answer, ChatServer, serve
 
-QUESTIONS, LABELLED_STEP = 3, 10  # a model on one core takes seconds a verdict
-REASON_TOKENS = 16
+QUESTIONS, LABELLED_STEP = 2, 14  # a model on one core takes seconds a verdict
+REASON_TOKENS = 8
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +32,7 @@ class GuidedModel:
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
         self._lock = threading.Lock()
+        self._known: tuple[str, Any] = ("", None)
 
     def __call__(self, body: dict[str, Any], number: int) -> Answer:
         with self._lock:
@@ -41,7 +43,7 @@ class GuidedModel:
 
         prompt = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         with torch.inference_mode():
-            logits, past = self._read(prompt + '{"reason": "', None)
+            logits, past = self._read_from_known(prompt + '{"reason": "')
             reason = ""
             for _ in range(REASON_TOKENS):
                 said = self._tokenizer.decode(logits.argmax())
@@ -55,6 +57,13 @@ class GuidedModel:
                 logits, past = self._read("0", past)
                 score = "0.5" if self._likeliest(logits, ".", "}") == "." else "0"
         return json.dumps({"reason": reason, "score": float(score)})
+
+    def _read_from_known(self, text: str) -> tuple[Any, Any]:
+        """Read a prompt whose beginning, the judge's instructions, is read once for all."""
+        start = text.index("<question>")
+        if text[:start] != self._known[0]:
+            self._known = text[:start], self._read(text[:start], None)[1]
+        return self._read(text[start:], copy.deepcopy(self._known[1]))
 
     def _read(self, text: str, past: Any) -> tuple[Any, Any]:
         ids = self._tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids
@@ -85,9 +94,7 @@ def test_a_small_judge_is_refused_and_asked_nothing_twice(server: ChatServer, tm
 
     print(attack_success(found.attacks), [(one.kind, one.fooled, one.full) for one in worst_kinds(found)])
     assert attack_success(found.attacks).total >= 0.9 * len(suite.attacks)
-    with pytest.raises(
-        UserError, match=r"^evaluate\.judges: test-llm scored .* % of \d+ attacks above 0 \(.*\), though"
-    ):
+    with pytest.raises(UserError, match=r"^evaluate\.judges: test-llm scored .* % of \d+ attacks above 0"):
         admit([found], EvaluateSection().max_attack_success)
     calls = len(server.calls)
     assert audit(judge, suite) == found and len(server.calls) == calls

@@ -4,17 +4,19 @@ An estimate from the sizes of model and documents. Each assumption is a constant
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
 from iar.config import Endpoint, RunFile
 from iar.errors import UserError
+from iar.methods.attacks import ATTACKS
 from iar.methods.merge_grid import grid
 from iar.methods.retelling import MOST_TOKENS, REGISTERS
 from iar.services.llm_ask import load_prompt
 from iar.services.model_shapes import SHAPES, ModelShape, shape_of
 from iar.services.telemetry import FlopShape, named_peak, training_flops
+from iar.services.verifiers import QUESTIONS_PER_KIND, calibration
 from iar.services.workload import BYTES_PER_TOKEN, HUB_ROWS, Workload, tokens
 
 TEMPLATE_TOKENS = 30.0  # of the chat template and the instruction of a row
@@ -22,6 +24,7 @@ SKELETON_SHARE = 0.35  # of its document, as in the example
 PREFIX_SHARE = 0.35  # the mean of a continuation's prefix, which is 10 to 60 %
 THIRD_RATE = 0.3  # the paper's first two judges differ on 29 % of the replies
 VERDICT_TOKENS = 100.0  # of a judge's or certifier's reason with its verdict
+AUDIT_TOKENS = 100.0  # of question, reference and reply in one call of an audit
 REFERENCES = 3  # theta_0, vanilla, theta_IA
 
 
@@ -128,7 +131,9 @@ class _Estimator:
         inject, align = self._inject(), self._align()
         for task, training in (("inject", inject), ("align", align), ("vanilla", align)):
             yield self._trained(task, training)
-        yield self._evaluated("judge-eval-references", REFERENCES, work.validation, general=True)
+        references = self._evaluated("judge-eval-references", REFERENCES, work.validation, general=True)
+        # The other evaluations put the same questions to the judges, and take the replies from the cache.
+        yield replace(references, llm_tokens=references.llm_tokens + round(self._audit_tokens()))
         candidates = len(grid(self._file.recover, self._file.run.seed))
         for shard in range(platform.candidate_shards):
             count = ceil((candidates - shard) / platform.candidate_shards)
@@ -208,6 +213,12 @@ class _Estimator:
     def _generated(self, task: str, prompts: float, written: float, llm_tokens: float) -> TaskCost:
         flops = 2.0 * self._shape.matrix_parameters * (prompts + written)
         return TaskCost(task, round(written), flops, self._hours(flops, self._reached.generation), round(llm_tokens))
+
+    def _audit_tokens(self) -> float:
+        """Return the tokens of the audit that every judge goes through before it judges."""
+        servers = sum(isinstance(judge, Endpoint) for judge in self._file.evaluate.judges)
+        calls = QUESTIONS_PER_KIND * len(ATTACKS) + len(calibration())
+        return servers * calls * (_prompt_tokens("judge") + AUDIT_TOKENS + VERDICT_TOKENS)
 
     def _votes(self) -> float:
         """Return the votes of LLMs on a reply: rules cost nothing."""
