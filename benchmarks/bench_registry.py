@@ -2,8 +2,8 @@
 
     python benchmarks/bench_registry.py [--sizes 10000 100000 1000000] [--postgresql HOST:PORT]
 
-A question has a text of some 250 characters; ten stand on a chunk, ten chunks in a document. One dataset has all; a
-model is trained on it, 25 candidates are merged, scored and decided between. A row is one of entities, makings or edges.
+A question has a text of some 250 characters; ten stand on a chunk, ten chunks in a document. One dataset has all,
+and a model is trained on it, 25 candidates are merged, scored and decided between. A row is one of entities, makings or edges.
 The peer writes the same rows into tables of the same shape by the driver's own bulk path (SQLite: executemany in one
 transaction; PostgreSQL: COPY), with no index but the keys, no digest and no check. PostgreSQL is measured where its
 programs are on this machine, on a server of the benchmark's own, or at --postgresql with PGUSER and PGPASSWORD.
@@ -168,7 +168,7 @@ def size_on_disk(registry: Registry) -> int:
 
 TABLES = {
     "entities": "id INTEGER PRIMARY KEY, digest {bytes}, kind TEXT, name TEXT, payload TEXT, record_digest {bytes}",
-    "makings": "id INTEGER PRIMARY KEY, entity INTEGER, recording INTEGER, inputs {bytes}",
+    "makings": "id INTEGER PRIMARY KEY, entity INTEGER, recording INTEGER, inputs {bytes}, sizes TEXT",
     "edges": "making INTEGER, role TEXT, input INTEGER, PRIMARY KEY (making, role, input)",
 }
 
