@@ -169,7 +169,7 @@ def size_on_disk(registry: Registry) -> int:
 
 TABLES = {
     "entities": "id INTEGER PRIMARY KEY, digest {bytes}, kind TEXT, name TEXT, payload TEXT, record_digest {bytes}",
-    "makings": "id INTEGER PRIMARY KEY, entity INTEGER, recording INTEGER, inputs {bytes}",
+    "makings": "id INTEGER PRIMARY KEY, entity INTEGER, recording INTEGER, inputs {bytes}, sizes TEXT",
     "edges": "making INTEGER, role TEXT, input INTEGER, PRIMARY KEY (making, role, input)",
 }
 

@@ -2,13 +2,15 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from iar.methods.digest import canonical_json, digest_json
 
 SHOWN_DIGITS = 12
+MANY = 500
 DRAWN_FROM = "drawn-from"  # the role of the documents that a dataset's members are about
 
 
@@ -91,6 +93,11 @@ def activity_record(digest: str, run_id: str, stage: str, payload: str) -> bytes
 def inputs_digest(inputs: Iterable[tuple[str, str]]) -> bytes:
     """Return the digest of (role, input digest) pairs in any order; roles hold no colon and no line end."""
     return hashlib.sha256("".join(f"{role}:{digest}\n" for role, digest in sorted(inputs)).encode()).digest()
+
+
+def sizes_of(roles: Collection[str]) -> str:
+    """Return how many edges a making has by role, as JSON; "" where they are few and soon counted."""
+    return canonical_json(Counter(roles)) if len(roles) > MANY else ""
 
 
 def recording_content(

@@ -61,6 +61,8 @@ MAKINGS = Table(
     Column("entity", Number, ForeignKey("entities.id"), nullable=False),
     Column("recording", Number, ForeignKey("recordings.id"), nullable=False),
     Column("inputs", LargeBinary, nullable=False),
+    # Of a making with many edges their number by role, as JSON: who only counts need not read a million.
+    Column("sizes", Text, nullable=False),
     Index("makings_by_entity", "entity"),
 )
 EDGES = Table(

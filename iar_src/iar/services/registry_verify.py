@@ -15,6 +15,7 @@ from iar.services.registry_records import (
     inputs_digest,
     recording_content,
     short_id,
+    sizes_of,
 )
 from iar.services.registry_schema import ACTIVITIES, EDGES, ENTITIES, EVENTS, MAKINGS, RECORDINGS
 
@@ -68,7 +69,7 @@ def _activities(connection: Connection) -> Iterator[str]:
 def _makings(connection: Connection) -> Iterator[str]:
     """Yield the makings whose edges are not those that they were recorded with."""
     query = (
-        select(MAKINGS.c.id, MAKINGS.c.inputs, EDGES.c.role, ENTITIES.c.digest)
+        select(MAKINGS.c.id, MAKINGS.c.inputs, MAKINGS.c.sizes, EDGES.c.role, ENTITIES.c.digest)
         .join_from(MAKINGS, EDGES, EDGES.c.making == MAKINGS.c.id, isouter=True)
         .join(ENTITIES, ENTITIES.c.id == EDGES.c.input, isouter=True)
         .order_by(MAKINGS.c.id)
@@ -77,7 +78,7 @@ def _makings(connection: Connection) -> Iterator[str]:
     for number, rows in itertools.groupby(_rows(connection, query), key=lambda row: row.id):
         group = list(rows)
         inputs = [(row.role, row.digest.hex() if row.digest else "") for row in group if row.role is not None]
-        if inputs_digest(inputs) != group[0].inputs:
+        if inputs_digest(inputs) != group[0].inputs or sizes_of([role for role, _ in inputs]) != group[0].sizes:
             wrong.append((number, len(inputs)))
     for number, count in wrong:
         made = select(ENTITIES.c.kind, ENTITIES.c.digest).join(MAKINGS).where(MAKINGS.c.id == number)

@@ -75,15 +75,29 @@ def steps(connection: Connection, frontier: Collection[int], up: bool, most: int
     return found
 
 
-def _sizes(connection: Connection, some: Sequence[int], up: bool) -> dict[tuple[int, str], int]:
+def _sizes(connection: Connection, some: Sequence[int], up: bool) -> Counter[tuple[int, str]]:
     """Return the number of neighbours by entry and role; upwards, makings with the same inputs count once."""
-    near = MAKINGS.c.entity if up else EDGES.c.input
-    query = select(near, EDGES.c.role, func.count() if up else func.count(MAKINGS.c.entity.distinct()))
-    query = query.join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making).group_by(near, EDGES.c.role)
-    if up:
-        once = select(func.min(MAKINGS.c.id)).where(near.in_(some)).group_by(MAKINGS.c.entity, MAKINGS.c.inputs)
-        query = query.where(MAKINGS.c.id.in_(once))
-    return {(number, role): count for number, role, count in connection.execute(query.where(near.in_(some)))}
+    if not up:
+        query = select(EDGES.c.input, EDGES.c.role, func.count(MAKINGS.c.entity.distinct()))
+        query = query.join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making).where(EDGES.c.input.in_(some))
+        rows = connection.execute(query.group_by(EDGES.c.input, EDGES.c.role))
+        return Counter({(near, role): count for near, role, count in rows})
+    first = (
+        select(func.min(MAKINGS.c.id)).where(MAKINGS.c.entity.in_(some)).group_by(MAKINGS.c.entity, MAKINGS.c.inputs)
+    )
+    makings = select(MAKINGS.c.id, MAKINGS.c.entity, MAKINGS.c.sizes).where(MAKINGS.c.id.in_(first))
+    sizes: Counter[tuple[int, str]] = Counter()
+    few: dict[int, int] = {}
+    for making, near, told in connection.execute(makings):
+        if told:
+            sizes.update({(near, role): count for role, count in json.loads(told).items()})
+        else:
+            few[making] = near
+    counted = select(EDGES.c.making, EDGES.c.role, func.count()).group_by(EDGES.c.making, EDGES.c.role)
+    for part in batches(sorted(few)):
+        for making, role, count in connection.execute(counted.where(EDGES.c.making.in_(part))):
+            sizes[few[making], role] += count
+    return sizes
 
 
 def among(connection: Connection, near: int, role: str, up: bool, wanted: Collection[int]) -> list[int]:

@@ -23,6 +23,7 @@ from iar.services.registry_records import (
     entity_record,
     inputs_digest,
     recording_content,
+    sizes_of,
 )
 from iar.services.registry_schema import ACTIVITIES, EDGES, ENTITIES, EVENTS, MAKINGS, RECORDINGS
 
@@ -133,8 +134,10 @@ def _append_makings(
     first = (connection.execute(select(func.max(MAKINGS.c.id))).scalar() or 0) + 1
     makings, edges = [], []
     for making, (number, entry) in enumerate(new.items(), first):
-        makings.append({"id": making, "entity": number, "recording": recording, "inputs": inputs[number]})
         pairs = sorted((role, number_of[digest]) for role, digest in set(entry.inputs))
+        sizes = sizes_of([role for role, _ in pairs])
+        row = {"id": making, "entity": number, "recording": recording, "inputs": inputs[number], "sizes": sizes}
+        makings.append(row)
         edges += [{"making": making, "role": role, "input": source} for role, source in pairs]
     insert(connection, MAKINGS, makings)
     insert(connection, EDGES, edges)

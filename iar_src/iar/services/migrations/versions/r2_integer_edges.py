@@ -7,7 +7,7 @@ before shows after too. An entity without an edge had no activity on record; its
 import hashlib
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +18,7 @@ revision = "r2"
 down_revision = "r1"
 
 BATCH = 2000
+MANY = 500
 Number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
@@ -68,6 +69,7 @@ def _make_tables() -> None:
         sa.Column("entity", Number, sa.ForeignKey("entities.id"), nullable=False),
         sa.Column("recording", Number, sa.ForeignKey("recordings.id"), nullable=False),
         sa.Column("inputs", sa.LargeBinary, nullable=False),
+        sa.Column("sizes", sa.Text, nullable=False),
     )
     op.create_index("makings_by_entity", "makings", ["entity"])
     op.create_table(
@@ -133,9 +135,9 @@ def _record(
         for product, pairs in sorted(inputs[id_].items()):
             digest = hashlib.sha256("".join(f"{role}:{source}\n" for role, source in sorted(pairs)).encode()).digest()
             root.update(records[product] + digest)
-            makings.append(
-                {"id": len(makings) + 1, "entity": number_of[product], "recording": number, "inputs": digest}
-            )
+            sizes = _canonical(Counter(role for role, _ in pairs)) if len(pairs) > MANY else ""
+            making = {"id": len(makings) + 1, "entity": number_of[product], "recording": number, "inputs": digest}
+            makings.append(making | {"sizes": sizes})
             edges += [{"making": len(makings), "role": role, "input": number_of[source]} for role, source in pairs]
         recording = {
             "activity": record.hex(), "makings": len(inputs[id_]), "root": root.hexdigest(), "time": now,
