@@ -27,6 +27,10 @@ LineageRun = Annotated[Path | None, typer.Option("--run", metavar="RUN.yaml", he
 All = Annotated[bool, typer.Option("--all", help="List every entry, not their number, where there are many alike.")]
 Dot = Annotated[bool, typer.Option("--dot", help="Print a graph for Graphviz.")]
 Head = Annotated[list[str] | None, typer.Option("--head", metavar="HEAD", help="A head that was printed before.")]
+SignedBy = Annotated[
+    Path | None,
+    typer.Option("--public-key", metavar="PUBLIC.pem", help="Check the signatures of this key, of ID or of all."),
+]
 Check = Annotated[bool, typer.Option("--all", help="Check everything, as without an ID.")]
 
 
@@ -164,20 +168,24 @@ def reproduce(id_: Id, run_yaml: LineageRun = None, state: State = None, as_json
 
 @lineage.command()
 def verify(
-    id_: MaybeId = "", check_all: Check = False, head: Head = None, run_yaml: LineageRun = None, state: State = None,
-    as_json: AsJson = False,
+    id_: MaybeId = "", check_all: Check = False, head: Head = None, public_key: SignedBy = None,
+    run_yaml: LineageRun = None, state: State = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Check that nothing was changed: the registry's chains, the files' bytes, anchors, decontamination.
+    """Check that nothing was changed: the registry's chains, the files' bytes, anchors, decontamination, signatures.
 
     Ends with exit code 1 where something was. The head it prints shows later whether this registry was replaced.
     """
     from iar.services.integrity import verify_all, verify_entry
+    from iar.services.signatures import signature_findings
 
     if id_ and check_all:
         raise UserError("ID and --all exclude each other; give one of them")
     folder = state_folder(load(run_yaml, None, state) if run_yaml else None, state)
     with opened(run_yaml, state) as registry:
         faults = verify_entry(registry, folder, id_) if id_ else verify_all(registry, folder, head or [])
+        if public_key:
+            signed = [registry.find(id_).digest] if id_ else None
+            faults += signature_findings(registry, public_key, signed)
         end = registry.head()
     if as_json:
         print_json({"faults": faults, "head": end})

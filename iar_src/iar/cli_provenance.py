@@ -2,16 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from iar.cli_lineage import Id, LineageRun, opened
 from iar.cli_options import AsJson, State, load, print_json, state_folder, write_output
 from iar.errors import ExitCode, UserError
-
-if TYPE_CHECKING:
-    pass
 
 FormatName = Annotated[
     str,

@@ -9,7 +9,7 @@ import pytest
 
 from iar import cli
 from iar.methods.digest import digest_file
-from iar.methods.provenance import ROWS, Provenance
+from iar.methods.provenance import AGENTS, ROWS, Provenance
 from iar.services.provenance import dataset_folder, provenance_of
 from iar.services.registry import Producer, Registry
 from iar.services.registry_pages import page
@@ -94,8 +94,8 @@ def test_every_output_of_an_event_is_there_before_it_is_an_input(
     made: set[str] = set()
     for event in map(json.loads, path.read_text().splitlines()):
         sources = {one["name"] for one in event["inputs"]} - made
-        # Nothing makes theta_0 and the documents: the registry has them as sources.
-        assert all(name.startswith(("document:", "checkpoint:")) for name in sources)
+        # Nothing makes theta_0 and the files: the registry has them as sources.
+        assert all(name.startswith(("source:", "checkpoint:")) for name in sources)
         made |= {one["name"] for one in event["outputs"]}
     assert any(name.startswith("dataset:") for name in made)
 
@@ -103,19 +103,22 @@ def test_every_output_of_an_event_is_there_before_it_is_an_input(
 def test_prov_json_says_what_the_registry_says(
     finished: Finished, registry: Registry, state: Path, tmp_path: Path
 ) -> None:
-    from prov.model import ProvDerivation, ProvDocument, ProvEntity, ProvUsage
+    from prov.model import ProvAgent, ProvAttribution, ProvDerivation, ProvDocument, ProvEntity, ProvUsage
 
     found = provenance_of(registry, model_id(registry, finished))
     path = export(found.subject.digest, "prov", tmp_path / "prov.json", state)
     document = ProvDocument.deserialize(content=path.read_text(), format="json")
 
-    assert len(list(document.get_records(ProvEntity))) == len(found.entries)
-    assert {kind for kind in ROWS if found.of_kind(kind)} == {"chunk", "qa"}
-    assert len(list(document.get_records(ProvDerivation))) == len(
-        {(one.product, one.input, one.activity) for one in found.links}
-    )
+    agents = [entry for entry in found.entries.values() if entry.kind in AGENTS]
+    assert len(list(document.get_records(ProvEntity))) == len(found.entries) - len(agents)
+    codes = {one.code_version for one in found.activities.values()}
+    assert len(list(document.get_records(ProvAgent))) == len(agents) + len(codes) > len(codes)
+    assert {kind for kind in ROWS if found.of_kind(kind)} >= {"chunk", "qa"}
+    data = [one for one in found.links if found.entries[one.input].kind not in AGENTS]
+    assert len(list(document.get_records(ProvDerivation))) == len({(o.product, o.input, o.activity) for o in data})
+    assert list(document.get_records(ProvAttribution))
     roles = {str(role) for use in document.get_records(ProvUsage) for role in use.get_attribute("prov:role")}
-    assert roles == {one.role for one in found.links}
+    assert roles == {one.role for one in data}
     assert ProvDocument.deserialize(content=document.serialize(format="json"), format="json") == document
 
 

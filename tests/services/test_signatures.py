@@ -234,7 +234,7 @@ def test_a_document_is_not_signed(registry: Registry, keys: tuple[Path, Path]) -
 
 
 def test_the_commands_sign_and_verify(
-    finished: Finished, one: Finalist, keys: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    finished: Finished, one: Finalist, keys: tuple[Path, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     state = str(Workspace.of(finished.settings).state)
     weights = one.selection.candidate_digest
@@ -242,6 +242,11 @@ def test_the_commands_sign_and_verify(
     assert cli.call(verify) == 2 and "not signed" in capsys.readouterr().out
     assert cli.call(["sign", weights, "--key", str(keys[0]), "--state", state]) == 0
     assert cli.call(verify) == 0 and "every signature holds" in capsys.readouterr().out
+    whole = ["lineage", "verify", "--state", state, "--public-key"]
+    assert cli.call([*whole, str(keys[1])]) == 0
+    stranger = write_key(tmp_path, "stranger")[1]
+    assert cli.call([*whole, str(stranger)]) == 1
+    assert "not signed by key" in capsys.readouterr().out
 
 
 def test_a_promotion_can_require_a_signature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,8 @@ ROWS = frozenset(("chunk", "anchor", "qa", "retelling", "example"))
 """Kinds that exist only inside a dataset: formats that know datasets and models, and no rows, pass them over."""
 
 
+AGENTS = frozenset(("agent", "verifier"))
+"""Kinds that wrote or judged: no data."""
 COMPARED = frozenset(("chosen", "considered", "compared-with"))
 """Roles of the models that a decision looked at."""
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -59,7 +61,7 @@ class Link(Protocol):
 class Provenance:
     """An entry with everything upstream of it.
 
-    `entries` by digest; those of ROWS and documents have an empty payload, and none has `inputs`, which `links` hold.
+    `entries` by digest; those of which there may be a million, such as rows, have an empty payload, and none has `inputs`, which `links` hold.
     `activities` by id. `scores` are the evaluations of the subject, if it is a model.
     """
 
@@ -107,7 +109,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Flow:
-    """What one activity read and made, rows left out: (role, digest) of inputs, digests of outputs."""
+    """What one activity read and made, rows and agents left out: (role, digest) of inputs, digests of outputs."""
 
     activity: Activity
     inputs: tuple[tuple[str, str], ...]
@@ -144,7 +146,8 @@ def _lifted(links: list[Link], provenance: Provenance) -> set[tuple[str, str]]:
     waiting, seen = list(links), set[str]()
     while waiting:
         one = waiting.pop()
-        if provenance.entries[one.input].kind not in ROWS:
+        kind = provenance.entries[one.input].kind
+        if kind not in ROWS | AGENTS:
             found.add((one.role, one.input))
         elif one.input not in seen:
             seen.add(one.input)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iar.methods.digest import canonical_json
-from iar.methods.provenance import ROWS
+from iar.methods.provenance import AGENTS, ROWS
 from iar.records import Lineage
 from iar.services.registry import Registry, short_id
 
@@ -14,7 +14,7 @@ LINEAGE_TAG, ACTIVITY_TAG = "iar.lineage", "iar.activity"
 TRACKED, REGISTERED = "tracked", "registered"
 """Kinds of events: an activity has a run in MLflow; a model is a version there."""
 MADE = "made"
-UNLISTED = ROWS | {"document"}
+UNLISTED = ROWS | AGENTS | {"source", "document", "rejects"}
 MOST_IDS = 100
 
 
