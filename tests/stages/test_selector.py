@@ -8,7 +8,7 @@ import pytest
 
 from iar.config import RunFile
 from iar.errors import UserError
-from iar.methods.digest import digest_file, digest_json
+from iar.methods.digest import digest_file, digest_json, digest_text
 from iar.methods.merge_grid import grid
 from iar.records import (
     BitsPerByte,
@@ -119,15 +119,27 @@ def test_the_decision_knows_what_it_chose_considered_and_was_validated_on(tmp_pa
     assert ("compared-with", "digest-vanilla") in entry.inputs
 
 
+def hashed(entry: Lineage) -> Lineage:
+    """The entry with SHA-256 digests in place of the readable ones of these tables."""
+
+    def digest(text: str) -> str:
+        return digest_text(text) if text.startswith("digest-") else text
+
+    return replace(
+        entry, digest=digest(entry.digest), inputs=tuple((role, digest(source)) for role, source in entry.inputs)
+    )
+
+
 def test_the_registry_takes_the_decision_where_its_inputs_were_recorded(tmp_path: Path) -> None:
     outcome, _, _ = select(tmp_path, write_inputs(tmp_path, candidate_scores()))
     made = [Lineage("checkpoint", f"digest-{name}", name, {}) for name in [*IDS, "vanilla"]]
     question = Lineage("qa", digest_json(to_json(PAIR)), PAIR.id, {})
     registry = Context.for_tests(tmp_path).registry()
     producer = Producer("test", "selector", "code", "config", 17, 0.0, 1.0)
-    registry.record([*made, question], producer)
-    registry.record(outcome.lineage, producer)
-    sources = {edge.role for edge in registry.upstream(outcome.lineage[-1].digest)}
+    registry.record(map(hashed, [*made, question]), producer)
+    recorded = list(map(hashed, outcome.lineage))
+    registry.record(recorded, producer)
+    sources = {edge.role for edge in registry.upstream(recorded[-1].digest)}
     assert {"chosen", "considered", "compared-with", "validated-on", "contains"} <= sources
     registry.close()
 

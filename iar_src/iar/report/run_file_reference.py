@@ -122,7 +122,9 @@ def _kind(field: Schema, models: Schema) -> str:
     if field["type"] == "array":
         return _list_kind(field, models)
     if field["type"] == "object":
-        return f"{{name: {_kind(field['additionalProperties'], models)}}}" if "properties" not in field else "section"
+        # Names of one form are a pattern, any names none.
+        values = [*field.get("patternProperties", {}).values(), field.get("additionalProperties")][0]
+        return f"{{name: {_kind(values, models)}}}" if "properties" not in field else "section"
     return ", ".join([TYPES[field["type"]], *_bounds(field)])
 
 
