@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from iar.cli import call
 from iar.config import RunFile
 from iar.errors import PermanentError, UserError
 from iar.records import Candidate, Lineage, Outcome, read_records, write_json
@@ -39,7 +40,7 @@ class World:
         self.folder, self.model, self.pick = folder, model, PICK
         self.state = folder / "state"
         monkeypatch.setenv("IAR_STATE", str(self.state))
-        tracker = SimpleNamespace(log_stage=lambda *a, **k: None, finish=lambda status: None)
+        tracker = SimpleNamespace(log_stage=lambda *a, **k: "run-1", finish=lambda status: None, uri="mlflow")
         monkeypatch.setitem(sys.modules, "iar.services.tracking", SimpleNamespace(Tracker=lambda *a: tracker))
         for stage in ("base_model", "align", "selector", "register", "judge_eval"):
             monkeypatch.setitem(sys.modules, f"iar.stages.{stage}", SimpleNamespace(run=getattr(self, stage)))
@@ -308,3 +309,20 @@ def test_an_unknown_name_and_a_run_that_has_made_none_are_refused(run_folder: Wo
     with pytest.raises(UserError, match="has not finished merge-candidate-1; run the run file first"):
         run_candidates(other)
     assert not Workspace.of(other).run(other.run_id).exists()
+
+
+def test_the_command_lists_and_builds(run_folder: World, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run_folder.folder / "run.yaml"
+    path.write_text(f"run: {{name: t}}\ndocuments: {{path: {run_folder.folder}}}\n")
+    assert call(["candidates", "list", str(path)]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:2] == ["candidate", "changed"] and len(lines) == 12
+    assert next(line for line in lines if line.startswith(PICK)).endswith("the pick")
+    assert call(["candidates", "list", str(path), "--json"]) == 0
+    rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows[PICK]["picked"] and not rows["dare-p0.1"]["folder"]
+    assert call(["candidates", "build", str(path), "dare-p0.1", "--json"]) == 0
+    built = json.loads(capsys.readouterr().out)
+    assert weights_digest(Path(built["folder"])) == rows["dare-p0.1"]["digest"]
+    assert call(["candidates", "build", str(path), "dare-p0.9"]) == 2
+    assert "error: no candidate 'dare-p0.9' in run" in capsys.readouterr().err

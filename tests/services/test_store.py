@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from iar.errors import PermanentError, TemporaryError, UserError
+from iar.records import write_json
 from iar.services.execution import Finished
 from iar.services.object_store import PART_BYTES
 from iar.services.store import Store, StoredRef
@@ -127,6 +128,16 @@ def test_a_stage_on_another_machine_takes_its_inputs_from_the_store(s3: S3Server
     again = run_task(tmp_path / "c", PLACE, {"merged": 50}, name="merge_candidate", base=base, tuned=base)
     assert again.reused and again.handed_on == merged.handed_on
     assert not (tmp_path / "c" / "state" / "artifacts" / "base-model").exists(), "what nobody reads is not fetched"
+
+
+def test_an_artifact_with_released_files_is_made_again_for_the_store(s3: S3Server, tmp_path: Path) -> None:
+    made_before = run_task(tmp_path / "a", "", SMALL).ref.path
+    write_json(made_before / "released.json", ["model.bin"])
+    (made_before / "model.bin").unlink()
+    assert run_task(tmp_path / "a", "", SMALL).reused, "on this machine nothing is missed"
+    assert not run_task(tmp_path / "a", PLACE, SMALL).reused
+    assert files_of(run_task(tmp_path / "b", PLACE, SMALL)) == made(SMALL)
+    assert MADE == ["base-model"] * 2
 
 
 def test_an_artifact_from_before_the_store_is_brought_there(s3: S3Server, tmp_path: Path) -> None:
