@@ -110,7 +110,7 @@ def _fill(connection: sa.Connection) -> None:
         inputs[id_] = defaultdict(list, {digest: [] for digest in sources})
     _record(connection, activities, inputs, number_of, records)
     if connection.dialect.name == "postgresql":
-        for table in ("entities", "activities"):
+        for table in ("entities", "activities", "events"):
             next_ = f"(SELECT coalesce(max(id), 0) + 1 FROM {table})"
             connection.execute(sa.text(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), {next_}, false)"))
 
