@@ -12,6 +12,7 @@ from iar.records import EvalItem, write_records
 ITEMS = [EvalItem(f"q{n}", "domain", f"Which lamp burns in tower {n}?", 6, {}) for n in range(3)]
 
 
+@pytest.mark.slow
 def test_both_sides_answer_every_prompt_alike(tiny_model_folder: Path, tmp_path: Path) -> None:
     write_records(tmp_path / "items.jsonl", ITEMS)
     found = {side: run_side(side, tiny_model_folder, tmp_path / "items.jsonl", 2, 4) for side in SIDES}

@@ -285,6 +285,10 @@ def _assumptions(run_file: RunFile, work: Workload, peak: float | None, reached:
     if "fapm" in run_file.baselines.recipes:
         yield "fapm trains vanilla once more, which it does for a model that is stored in less than fp32"
     yield f"replies as long as they may be; the third judge called on {THIRD_RATE:.0%} of the replies"
+    beside = [name for name in ("suites", "lm_eval") if getattr(run_file.evaluate, name)]
+    beside = [f"evaluate.{name}" for name in beside] + ["diagnose"] * run_file.diagnose.enabled
+    if beside:
+        yield f"{', '.join(beside)}: left out"
     places = {name: getattr(run_file.evaluate, name) for name in work.suites}
     for name, place in places.items():
         if not work.suites[name].rows and place not in HUB_ROWS:

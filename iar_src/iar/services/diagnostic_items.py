@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 
-from iar.config import DocumentsSection, RunFile
+from iar.config import DocumentsSection, Endpoint, RunFile
 from iar.errors import UserError
 from iar.methods.objectives import fill
 from iar.methods.probes import HARMLESS, IDENTITY, REFUSAL, Continuation, continuation, reword
@@ -23,11 +24,17 @@ OPEN_BOOK_PROMPT = "Use these passages to answer the question.\n\n{passages}\n\n
 
 
 def diagnostic_items(
-    run_file: RunFile, data: Path, pairs: Sequence[QAPair], unseen: Sequence[tuple[str, str]], prompts: Prompts
+    run_file: RunFile,
+    data: Path,
+    pairs: Sequence[QAPair],
+    unseen: Sequence[tuple[str, str]],
+    prompts: Prompts,
+    cache_folder: Path,
 ) -> list[EvalItem]:
     """Return all items, each with a verifier of its own; `prompts` tells how much fits the model.
 
-    `data` holds the chunks and documents that the questions come from, `unseen` is title and text of others.
+    `data` holds the chunks and documents that the questions come from, `unseen` is title and text of others; what a
+    teacher writes is kept in `cache_folder`.
     """
     settings = run_file.diagnose
     documents = {one.id: one for one in read_records(data / "documents.jsonl", Document)}
@@ -35,11 +42,21 @@ def diagnostic_items(
     asked = domain_items(pairs, run_file)
     return [
         *_open_book(asked, [chunk.text for chunk in chunks], settings.passages, prompts),
-        *(_judged(item, REWORDED, reword(item.prompt)) for item in asked),
+        *map(_judged, asked, repeat(REWORDED), _in_other_words(run_file, pairs, cache_folder)),
         *_continued(SEEN, [(documents[one.document_id].title, one.text) for one in chunks], settings.continuations),
         *_continued(UNSEEN, unseen, settings.continuations),
         *_style(),
     ]
+
+
+def _in_other_words(run_file: RunFile, pairs: Sequence[QAPair], cache_folder: Path) -> list[str]:
+    """Return each question asked another way: by the teacher where it is a language model, else by rules."""
+    teacher = run_file.qa_build.teacher
+    if not isinstance(teacher, Endpoint):
+        return [reword(pair.question) for pair in pairs]
+    from iar.services.llm_rewording import reword_by_teacher
+
+    return reword_by_teacher(teacher, cache_folder, pairs)
 
 
 def _judged(item: EvalItem, suite: str, prompt: str) -> EvalItem:

@@ -28,6 +28,7 @@ def diagnose(
     unseen: Sequence[tuple[str, str]],
     scores: Sequence[ModelScores],
     out: Path,
+    cache_folder: Path,
     update: Callable[[float, float, str], None],
 ) -> None:
     """Examine the pick and theta_0, `subjects`, and write `diagnostics.json` with their replies beside it.
@@ -37,7 +38,7 @@ def diagnose(
     """
     run_file = examination.run_file
     prompts = Prompts.of(subjects[0].checkpoint, run_file.model.system_turn)
-    items = diagnostic_items(run_file, data, pairs, unseen, prompts)
+    items = diagnostic_items(run_file, data, pairs, unseen, prompts, cache_folder)
     (out / FOLDER).mkdir(parents=True, exist_ok=True)
     write_records(out / FOLDER / ITEMS, items)
     models = {}

@@ -187,7 +187,9 @@ def _find_objects(place: str) -> Check:
 
 
 def check_suites(run_file: RunFile) -> Check:
-    """Find the files of the general suites."""
+    """Find the files of the general suites, and read those of the user."""
+    from iar.services.user_suites import user_items
+
     remote = []
     for key in ("ifeval", "mmlu", "msbench"):
         source = getattr(run_file.evaluate, key)
@@ -201,7 +203,8 @@ def check_suites(run_file: RunFile) -> Check:
         return Check(
             "suites", "warn", f"{', '.join(remote)} will be fetched from the hub", "download them before, to be sure"
         )
-    return Check("suites", "pass", "ifeval, mmlu and msbench are here")
+    own = [user_items(Path(place))[0].suite for place in run_file.evaluate.suites]
+    return Check("suites", "pass", f"{', '.join(['ifeval', 'mmlu', 'msbench', *own])} are here")
 
 
 def endpoints(run_file: RunFile) -> list[tuple[str, Endpoint]]:

@@ -102,7 +102,7 @@ STAGES: dict[str, StageSpec] = {
         may=("baseline_scores",),
     ),
     "locked_test": StageSpec(
-        (*JUDGING, "diagnose", "qa_build.chunk_characters", "documents.filter"),
+        (*JUDGING, "diagnose", "qa_build.teacher", "qa_build.chunk_characters", "documents.filter"),
         needs=("data", "selector", "base", "vanilla", "tuned", "candidates_*"),
         may=("references", "scores_*", "baselines_*", "baseline_scores"),
         files=(*PROBES, "diagnose.unseen"),

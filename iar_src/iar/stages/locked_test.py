@@ -84,7 +84,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
         scores = score_all(subjects, examination, out, context.progress.update, earlier)
         if run_file.diagnose.enabled:
             diagnosed = [one for one in subjects if one.model in (selection.pick, "theta_0")]
-            diagnose(diagnosed, examination, inputs["data"], pairs, unseen, scores, out, context.progress.update)
+            cache, update = context.state / "llm-cache", context.progress.update
+            diagnose(diagnosed, examination, inputs["data"], pairs, unseen, scores, out, cache, update)
 
     against = [*AGAINST, *(subject.model for subject in baselines)]
     differences = list(_differences(out, selection.pick, against, run_file))
