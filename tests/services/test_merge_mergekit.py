@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from iar.config import RecoverSection
 from iar.errors import PermanentError, UserError
-from iar.methods.merge_grid import Recipe, grid
+from iar.methods.merge_grid import grid
 from iar.services.checkpoints import weights_digest
 from iar.services.merge_mergekit import configuration, merge_with_mergekit
 from iar.services.merge_stream import MergeSettings, merge_candidates
@@ -73,13 +73,10 @@ def test_a_base_of_two_dtypes_is_refused_before_anything_is_written(parents: tup
 
 
 def test_what_mergekit_says_of_its_failure_is_passed_on(parents: tuple[Path, Path], tmp_path: Path) -> None:
-    wrong = Recipe("ties-d7", "ties", "density", 7.0, 17)
-    (parents[0] / "config.json").stat()
-    settings = MergeSettings(device="cpu", tuned_too=())
     broken = derive(parents[0], tmp_path / "tuned", noisy)
     (broken / "config.json").write_text("{}")
-    with pytest.raises(PermanentError, match="ties-d7: mergekit ended with exit code 1: "):
-        merge_with_mergekit(parents[0], broken, [wrong], tmp_path / "out", PARENTS, None, settings)
+    with pytest.raises(PermanentError, match=r"slerp-t0\.4: mergekit ended with exit code 1: .*Error"):
+        merge_with_mergekit(parents[0], broken, [RECIPES["slerp"]], tmp_path / "out", PARENTS)
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -87,4 +84,4 @@ def test_the_configuration_names_the_recipe_in_mergekits_words(parents: tuple[Pa
     config = configuration(RECIPES["dare"], *parents, MergeSettings(), "bfloat16")
     assert config["merge_method"] == "dare_linear"
     assert config["out_dtype"] == "bfloat16"
-    assert config["models"][0]["parameters"] == {"density": 0.9, "weight": 1.0}
+    assert config["models"][0]["parameters"] == {"density": 0.5, "weight": 1.0}
