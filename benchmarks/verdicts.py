@@ -81,7 +81,16 @@ def _dataset(path: Path, split: str, documents: list[dict[str, Any]]) -> dict[st
     return {"dataset_path": "json", "dataset_kwargs": {"data_files": {split: str(path)}}}
 
 
-def _ifeval_task(items: list[EvalItem], folder: Path) -> dict[str, Any]:
+def _task_file(path: Path, task: dict[str, Any]) -> str:
+    """Write a task in lm-eval's format, of which JSON is a part; return its place."""
+    write_json(path, task)
+    return str(path)
+
+
+def _ifeval_task(items: list[EvalItem], folder: Path) -> str:
+    """Return lm-eval's own task over a local file."""
+    from lm_eval.tasks import ifeval
+
     documents = [
         {
             "key": number,
@@ -92,13 +101,15 @@ def _ifeval_task(items: list[EvalItem], folder: Path) -> dict[str, Any]:
         for number, item in enumerate(items)
     ]
     limit = {"until": [], "do_sample": False, "max_gen_toks": items[0].max_new_tokens}
-    return {"task": "ifeval", "generation_kwargs": limit} | _dataset(folder / "ifeval-task.jsonl", "train", documents)
+    own = {"include": str(Path(ifeval.__path__[0]) / "ifeval.yaml"), "task": "ifeval", "generation_kwargs": limit}
+    return _task_file(folder / "ifeval.yaml", own | _dataset(folder / "ifeval-task.jsonl", "train", documents))
 
 
-def _mmlu_task(items: list[EvalItem], folder: Path) -> dict[str, Any]:
+def _mmlu_task(items: list[EvalItem], folder: Path) -> str:
+    """Return a generative task with the filter of lm-eval's own."""
     documents = [{"prompt": item.prompt, "letter": item.reference["answer"]} for item in items]
     filters = [{"function": "regex", "regex_pattern": FIRST_LINE}, {"function": "remove_whitespace"}]
-    return {
+    task = {
         "task": "mmlu_first_line",
         "test_split": "test",
         "output_type": "generate_until",
@@ -115,7 +126,8 @@ def _mmlu_task(items: list[EvalItem], folder: Path) -> dict[str, Any]:
                 "ignore_punctuation": True,
             }
         ],
-    } | _dataset(folder / "mmlu-task.jsonl", "test", documents)
+    }
+    return _task_file(folder / "mmlu.yaml", task | _dataset(folder / "mmlu-task.jsonl", "test", documents))
 
 
 def cause(item: EvalItem, ours: Verdict, theirs: Verdict) -> str:
