@@ -61,8 +61,8 @@ class Link(Protocol):
 class Provenance:
     """An entry with everything upstream of it.
 
-    `entries` by digest; those of which there may be a million, such as rows, have an empty payload, and none has `inputs`, which `links` hold.
-    `activities` by id. `scores` are the evaluations of the subject, if it is a model.
+    `entries` by digest; those of which there may be a million, such as rows, have an empty payload, and none has
+    `inputs`, which `links` hold. `activities` by id. `scores` are the evaluations of the subject, if it is a model.
     """
 
     subject: Lineage
