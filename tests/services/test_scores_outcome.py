@@ -1,9 +1,11 @@
 """The summary of an evaluation stage: scores, and which of them training data may have given away."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from iar.methods.digest import digest_bytes
 from iar.records import EvalCheck, ModelScores, SuiteScore, read_records, to_json, write_json
 from iar.services.scores_outcome import scores_outcome
 from iar.services.suites import SUITES
@@ -48,3 +50,16 @@ def test_a_score_on_an_unchecked_evaluation_has_a_warning(
 def test_where_no_check_is_on_record_every_score_has_a_warning(tmp_path: Path) -> None:
     outcome = scores_outcome(tmp_path, [SCORES], {"base": tmp_path})
     assert outcome.markdown.count("no check is on record") == 4
+
+
+def test_scores_are_settled_from_the_votes_on_record(tmp_path: Path) -> None:
+    (tmp_path / "vanilla").mkdir()
+    (tmp_path / "vanilla" / "votes.parquet").write_bytes(b"votes")
+    copy = replace(SCORES, model="copy", duplicate_of="vanilla")
+
+    votes, scores, duplicate = scores_outcome(tmp_path, [SCORES, copy], {"base": tmp_path}).lineage
+
+    assert (votes.kind, votes.digest) == ("votes", digest_bytes(b"votes"))
+    assert votes.inputs == (("cast-on", SCORES.checkpoint_digest),)
+    assert scores.inputs == (("evaluated", SCORES.checkpoint_digest), ("settled-from", votes.digest))
+    assert duplicate.inputs == (("evaluated", SCORES.checkpoint_digest),)

@@ -74,7 +74,9 @@ def test_references_are_evaluated_on_validation_and_reported(inputs: dict[str, P
     assert "| vanilla |" in outcome.markdown
     verifiers = [("judged-by", entry.digest) for entry in outcome.lineage if entry.kind == "verifier"]
     entry = next(entry for entry in outcome.lineage if entry.kind == "scores")
-    assert len(verifiers) == 3 and entry.inputs == (("evaluated", scores[0].checkpoint_digest), *verifiers)
+    votes = ("settled-from", digest_file(out / "theta_0" / "votes.parquet"))
+    assert len(verifiers) == 3 and entry.inputs == (("evaluated", scores[0].checkpoint_digest), *verifiers, votes)
+    assert sum(one.kind == "votes" for one in outcome.lineage) == 3
 
 
 def test_its_votes_can_be_audited_where_the_suites_are_not(

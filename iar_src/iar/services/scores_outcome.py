@@ -1,14 +1,16 @@
 """What an evaluation stage reports: `scores.jsonl`, numbers and a table for the UI, entries for the registry."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
-from iar.methods.digest import digest_json
+from iar.methods.digest import digest_file, digest_json
 from iar.methods.inert_markdown import inert
 from iar.methods.verification import attack_success
 from iar.records import Lineage, ModelScores, Outcome, SuiteScore, VerifierAudit, to_json, write_records
 from iar.services.decontamination import read_checks, unchecked
 from iar.services.evaluations import GENERAL
+from iar.services.scoring import VOTES
 from iar.services.suites import SUITES
 from iar.services.verifiers import audit_entry
 
@@ -28,9 +30,13 @@ def scores_outcome(
     metrics |= {f"attack success/{one.verifier}": attack_success(one.attacks).value or 0.0 for one in audits}
     verifiers = tuple(map(audit_entry, audits))
     judged = tuple(("judged-by", one.digest) for one in verifiers)
-    entries = tuple(_entry(scores, judged) for scores in all_scores)
+    votes = {scores.model: _votes(out / scores.model / VOTES, scores, judged) for scores in all_scores}
+    entries = tuple(
+        _entry(scores, [*judged, *(("settled-from", one.digest) for one in votes[scores.model])])
+        for scores in all_scores
+    )
     text = [scores_table(all_scores), *_audit_line(audits), *unchecked_warnings(all_scores, inputs)]
-    return Outcome(metrics, "\n\n".join(text), verifiers + entries)
+    return Outcome(metrics, "\n\n".join(text), (*verifiers, *chain.from_iterable(votes.values()), *entries))
 
 
 def _audit_line(audits: Sequence[VerifierAudit]) -> list[str]:
@@ -69,7 +75,15 @@ def _interval(points: float, low: float, high: float) -> str:
     return f"{points:.1f} ({low:.1f}-{high:.1f})"
 
 
-def _entry(scores: ModelScores, judged: tuple[tuple[str, str], ...]) -> Lineage:
+def _votes(path: Path, scores: ModelScores, judged: tuple[tuple[str, str], ...]) -> list[Lineage]:
+    """Return the entry of a model's votes, by the digest of their file; none for the duplicate of another model."""
+    if not path.is_file():
+        return []
+    inputs = (("cast-on", scores.checkpoint_digest), *judged)
+    return [Lineage("votes", digest_file(path), f"votes on {scores.model}, {scores.split}", {}, inputs)]
+
+
+def _entry(scores: ModelScores, further: Iterable[tuple[str, str]]) -> Lineage:
     payload = to_json(scores)
     name = f"{scores.model} on {scores.split}"
-    return Lineage("scores", digest_json(payload), name, payload, (("evaluated", scores.checkpoint_digest), *judged))
+    return Lineage("scores", digest_json(payload), name, payload, (("evaluated", scores.checkpoint_digest), *further))
