@@ -77,6 +77,11 @@ class Endpoint(Section):
         """All addresses, the first one first."""
         return (self.base_url, *self.replicas)
 
+    @property
+    def has_budget(self) -> bool:
+        """Whether there is a ceiling on what the model may cost."""
+        return any(most is not None for most in (self.budget_calls, self.budget_tokens, self.budget_money))
+
     @model_validator(mode="after")
     def _money_has_a_price(self) -> Self:
         if self.budget_money is not None and not (self.prompt_price or self.completion_price):
@@ -227,6 +232,11 @@ class QaBuildSection(Section):
     """From documents to questions with reference answers, split by chunk."""
 
     teacher: Teacher = Field("offline", description="Rule-based, or an LLM server.")
+    shards: Annotated[int, Field(ge=1, le=64)] = Field(
+        1,
+        description="Parts of the documents that the teacher works on at once: processes here, tasks on a cluster; the "
+        "dataset is the same for any number, which is not part of the digest.",
+    )
     chunk_characters: int = Field(700, ge=100, le=MOST, description="Longest chunk; about one paragraph of prose.")
     chunk_tokens: Annotated[int, Field(ge=16, le=MOST)] | None = Field(
         None, description="Longest chunk in tokens of the model, in place of chunk_characters; null = none."
@@ -815,7 +825,7 @@ class RunFile(Section):
     def deciding(self) -> dict[str, Any]:
         """Return the values that decide what comes out: not where a run is kept, nor how its servers are called."""
         not_asked: dict[str, Any] = {
-            "qa_build": {"teacher": CALLING},
+            "qa_build": {"shards": True, "teacher": CALLING},
             "evaluate": {"judges": {"__all__": CALLING}, "engine": CALLING | {"reload"}},
         }
         return self.model_dump(

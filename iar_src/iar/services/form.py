@@ -42,6 +42,7 @@ COMPILED = (
     "platform.pool.state_claim",
     "platform.pool.tolerations",
     "select.prune_to",
+    "qa_build.shards",
 )
 PLACE = re.compile(r"(/|(file|https?|s3)://)\S+")
 LABEL = re.compile(r"(?:[a-z0-9.-]+/)?[A-Za-z0-9][\w.-]*")
