@@ -107,7 +107,7 @@ def strings(value: object) -> Iterator[str]:
 
 
 def test_what_the_test_asks_and_answers_stands_in_its_own_file_alone(demo: tuple[Path, Outcome]) -> None:
-    out, outcome = demo
+    out, _ = demo
     pairs = list(read_records(out / "test.jsonl", QAPair))
     open_files = [path for path in out.glob("*.json*") if path.name != "test.jsonl"]
     shown = {text for path in open_files for line in _json_lines(path) for text in strings(line)}
