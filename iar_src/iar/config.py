@@ -804,6 +804,17 @@ class RunFile(Section):
         return platform
 
     @model_validator(mode="after")
+    def _budget_holds_over_all_shards(self) -> Self:
+        teacher, shards, platform = self.qa_build.teacher, self.qa_build.shards, self.platform
+        budget = isinstance(teacher, Endpoint) and teacher.has_budget
+        if platform.backend == "kubeflow" and shards > 1 and budget and not platform.pool.state_claim:
+            raise ValueError(
+                f"qa_build.shards {shards} with a budget of qa_build.teacher and no platform.pool.state_claim: each "
+                "shard would spend the whole budget; name a volume claim, or set qa_build.shards to 1"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _weights_are_exchanged_by_one_task(self) -> Self:
         server = self.evaluate.engine
         if isinstance(server, EngineServer) and server.reload and self.platform.backend != "local":

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from iar import cli
-from iar.config import RunFile
+from iar.config import QaBuildSection, RunFile
 from iar.methods.digest import digest_file
 from iar.records import Document, Lineage, read_records
 from iar.services.execution import Finished, execute
@@ -41,6 +41,16 @@ class World:
     def build(self) -> Finished:
         return execute("qa_build", self.run_file.canonical(), {})
 
+    def build_as_tasks(self) -> Finished:
+        """Build as the pipeline of a cluster does, with two shards."""
+        text = self.run_file.model_copy(update={"qa_build": QaBuildSection(max_anchors=2, shards=2)}).canonical()
+        inputs = {"documents": str(execute("qa_documents", text, {}).ref)}
+        for shard in (1, 2):
+            name = f"qa-build-{shard}"
+            made = execute("qa_shard", text, {"documents": inputs["documents"]}, name, shard, 2)
+            inputs |= {f"lessons_{shard}": str(made.ref)}
+        return execute("qa_build", text, inputs)
+
     def registry(self) -> Registry:
         return Registry.open(f"sqlite:///{self.state / 'registry.sqlite'}")
 
@@ -49,7 +59,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("IAR_STATE", str(tmp_path / "state"))
     # Tracking is of no concern here, and MLflow takes seconds a task.
-    tracker = SimpleNamespace(log_stage=lambda task, **named: None)
+    tracker = SimpleNamespace(uri="file:///none", log_stage=lambda task, **named: "none")
     tracking = SimpleNamespace(Tracker=lambda *arguments: tracker)
     monkeypatch.setitem(sys.modules, "iar.services.tracking", tracking)
     return World(tmp_path)
@@ -109,6 +119,24 @@ def test_a_retracted_document_is_left_out_of_the_next_build_under_any_name(world
     assert any(one["why"].endswith("was retracted: withdrawn") for one in changes)
     # What was made before stays as it was.
     assert names(first) >= {TAKEN} and first.ref.open(verify=True)
+
+
+def test_the_tasks_of_a_sharded_build_run_again_too(world: World, asked: Ask) -> None:
+    first = world.build_as_tasks()
+    whole = lineage_of(first)
+    registry = world.registry()
+    assert {entry.digest for entry in registry.entities([one.digest for one in whole])} == {one.digest for one in whole}
+    taken = digest_file(world.documents / TAKEN)
+
+    assert asked("retract", taken, "--reason", "withdrawn")["made_from_it"]["dataset"] == 1
+    (plan,) = asked("rebuild")
+    assert plan["again"] == ["qa-documents", "qa-build-1", "qa-build-2", "qa-build"]
+
+    second = world.build_as_tasks()
+    assert not second.reused and names(second) == names(first) - {TAKEN}
+    assert world.build_as_tasks().reused and asked("rebuild") == []
+    asked("restore", taken, "--reason", "agreed after all", "--by", "Ada Byron")
+    assert asked("rebuild") == [] and world.build_as_tasks().ref == first.ref
 
 
 def test_a_retraction_makes_the_same_folder_another_dataset_and_restoring_gives_the_first_back(

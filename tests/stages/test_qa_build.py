@@ -143,7 +143,8 @@ def test_a_document_with_an_evaluated_prompt_is_dropped_and_another_evaluation_l
     kept = [one.id for one in read_records(tmp_path / "out" / "documents.jsonl", Document)]
     sources = {one.document_id: one for one in read_records(tmp_path / "out" / "sources.jsonl", SourceFacts)}
     assert list(sources) == kept and dropped.item_id not in sources
-    found = {entry.payload["id"]: entry.payload["found"] for entry in outcome.lineage if entry.kind == "document"}
+    entries = [one for one in read_records(tmp_path / "out" / "lineage.jsonl", Lineage) if one.kind == "document"]
+    found = {entry.payload["id"]: entry.payload["found"] for entry in entries}
     assert found == {name: to_json(facts) for name, facts in sources.items()}
     assert all(facts["language"] == "en" for facts in found.values())
     for name in ("train.jsonl", "validation.jsonl", "test.jsonl"):
