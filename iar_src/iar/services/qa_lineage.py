@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from iar.methods.digest import canonical_json, digest_json
 from iar.methods.merkle import merkle_root
+from iar.methods.textnorm import words_of
 from iar.records import (
     Anchor,
     Chunk,
@@ -81,9 +82,7 @@ def write_lineage(path: Path, made: Contents, rejects: Path, dropped: Mapping[tu
         for document, facts in zip(made.documents, made.sources, strict=True):
             entries.write(_of_document(document, facts, made, found))
         about = ((pair, (pair.chunk_id, pair.other_chunk_id)) for pair in made.cross)
-        both = [
-            _entry("qa", pair.id, pair, *(("about", found.across[name]) for name in chunks)) for pair, chunks in about
-        ]
+        both = [_question(pair, *(("about", found.across[name]) for name in chunks)) for pair, chunks in about]
         found.add(made.cross, both)
         teachers = list(teacher_entries(found.teachers))
         contents = bytes(found.asked + found.retold)
@@ -123,7 +122,7 @@ def _of_document(document: Document, facts: SourceFacts, made: Contents, found: 
     own = {chunk.id: _entry("chunk", chunk.id, chunk, ("part-of", whole.digest)) for chunk in chunks}
     digests = {name: entry.digest for name, entry in own.items()}
     pairs, texts = made.pairs.of(document.id), made.retellings.of(document.id)
-    questions = [_entry("qa", pair.id, pair, ("about", digests[pair.chunk_id])) for pair in pairs]
+    questions = [_question(pair, ("about", digests[pair.chunk_id])) for pair in pairs]
     told = [_retelling(one, whole.digest) for one in texts]
     across = {name for pair in made.cross for name in (pair.chunk_id, pair.other_chunk_id)}
     found.across |= {name: digests[name] for name in across & digests.keys()}
@@ -136,6 +135,11 @@ def _of_document(document: Document, facts: SourceFacts, made: Contents, found: 
     yield from own.values()
     yield from anchor_entries((anchor for chunk in chunks for anchor in made.anchors.of(chunk.id)), digests)
     yield from (*questions, *told)
+
+
+def _question(pair: QAPair, *inputs: tuple[str, str]) -> Lineage:
+    entry = _entry("qa", pair.id, pair, *inputs)
+    return replace(entry, payload=entry.payload | {"words": len(words_of(f"{pair.question} {pair.answer}"))})
 
 
 def _retelling(made: Retelling, document: str) -> Lineage:
