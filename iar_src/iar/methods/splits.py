@@ -136,8 +136,8 @@ def find_repeats(pairs: Pairs, chunk_words: bytes) -> Repeats:
         near = first_similar(asked, np.flatnonzero(held), lambda place: pairs[place].question)
         anchored = _SameAnchor()
         for place, pair in ((place, pair) for place, pair in enumerate(pairs) if own[place]):
-            twins = {NEAR: near.get(place), SAME_ANCHOR: anchored.near(pair)}
-            twins = {other: rule for rule, other in twins.items() if other is not None}
+            found = {NEAR: near.get(place), SAME_ANCHOR: anchored.near(pair)}
+            twins = {other: rule for rule, other in found.items() if other is not None}
             if (same := stays[equal[place]]) >= 0:
                 rules[place], others[place] = EQUAL, same
             elif twins:
