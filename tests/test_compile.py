@@ -170,6 +170,7 @@ CHANGED: dict[str, Any] = {
     "platform.pool.secrets": {},
     "platform.pool.tolerations": ["other"],
     "qa_build.shards": 3,
+    "select.prune_to": 2,
     "inject.recipe": "1:1:2",
     "inject.epochs": 5,
     "align.epochs": 5,

@@ -41,8 +41,8 @@ COMPILED = (
     "platform.pool.secrets",
     "platform.pool.state_claim",
     "platform.pool.tolerations",
-    "select.prune_to",
     "qa_build.shards",
+    "select.prune_to",
 )
 PLACE = re.compile(r"(/|(file|https?|s3)://)\S+")
 LABEL = re.compile(r"(?:[a-z0-9.-]+/)?[A-Za-z0-9][\w.-]*")
