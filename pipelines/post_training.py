@@ -16,6 +16,9 @@ from iar.components.locked_test import locked_test
 from iar.components.merge_candidate import merge_candidate
 from iar.components.prune import prune
 from iar.components.qa_build import qa_build
+from iar.components.qa_documents import qa_documents
+from iar.components.qa_gather import qa_gather
+from iar.components.qa_shard import qa_shard
 from iar.components.register import register
 from iar.components.sdft_rewrite import sdft_rewrite
 from iar.components.selector import selector
@@ -72,7 +75,18 @@ def build(settings: RunFile) -> Any:
         base = task(base_model, "base-model")
         # The questions depend on the model only where its tokens bound something.
         counted = {"base": base} if settings.qa_build.counts_tokens else {}
-        data = task(qa_build, "qa-build", **counted)
+        # Processes of one task share a machine's cores; tasks share a cluster's machines.
+        parts = settings.qa_build.shards if platform.backend == "kubeflow" else 1
+        if parts == 1:
+            data = task(qa_build, "qa-build", **counted)
+        else:
+            documents_read = task(qa_documents, "qa-documents")
+            lessons = []
+            for shard in range(1, parts + 1):
+                name = f"qa-build-{shard}"
+                part = {"name": name, "shard": shard, "shards": parts}
+                lessons.append(task(qa_shard, name, documents=documents_read, **part, **counted))
+            data = task(qa_gather, "qa-build", documents=documents_read, lessons=lessons)
         common = {"data": data, "base": base}
 
         injected = task(inject, "inject", **common)

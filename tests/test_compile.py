@@ -74,6 +74,34 @@ def test_every_task_has_a_readable_name_and_kfp_caches_none(tasks: dict[str, Any
     assert not any(task["cachingOptions"].get("enableCache") for task in dag.values())
 
 
+def compiled_tasks(**sections: Any) -> dict[str, Any]:
+    run_file = RunFile.model_validate(golden_settings(1).model_dump(mode="json") | sections)
+    spec = next(yaml.safe_load_all(compiled_pipeline(run_file)))
+    tasks: dict[str, Any] = {task["taskInfo"]["name"]: task for task in spec["root"]["dag"]["tasks"].values()}
+    return tasks
+
+
+def test_a_qa_build_in_shards_is_a_task_a_shard_between_the_documents_and_the_dataset() -> None:
+    one = compiled_tasks()
+    three = compiled_tasks(qa_build={"shards": 3, "chunk_tokens": 60})
+    assert set(three) - set(one) == {"qa-documents", "qa-build-1", "qa-build-2", "qa-build-3"}
+    for number in (1, 2, 3):
+        shard = three[f"qa-build-{number}"]
+        assert set(shard["dependentTasks"]) == {"base-model", "qa-documents", "form"}
+        values = {
+            name: given.get("runtimeValue", {}).get("constant") for name, given in shard["inputs"]["parameters"].items()
+        }
+        assert (values["name"], values["shard"], values["shards"]) == (f"qa-build-{number}", number, 3)
+    assert {name for name in three["qa-build"]["dependentTasks"] if name.startswith("qa-")} == {
+        "qa-documents", "qa-shard", "qa-shard-2", "qa-shard-3",
+    }  # fmt: skip
+
+
+def test_shards_of_the_qa_build_are_processes_of_one_task_on_one_machine() -> None:
+    local = golden_settings(1).model_dump(mode="json")["platform"] | {"backend": "local"}
+    assert set(compiled_tasks(platform=local, qa_build={"shards": 3})) == set(compiled_tasks(platform=local))
+
+
 def test_only_the_recipes_asked_are_tasks(tmp_path: Path) -> None:
     sections = {"run": {"name": "x"}, "documents": {"path": "docs"}}
     asked = RunFile.model_validate(sections | {"baselines": {"recipes": ["fapm", "vanilla-sft", "budget-match"]}})
@@ -141,6 +169,8 @@ CHANGED: dict[str, Any] = {
     "platform.pool.memory_gb_per_process": 3,
     "platform.pool.secrets": {},
     "platform.pool.tolerations": ["other"],
+    "qa_build.shards": 3,
+    "select.prune_to": 2,
     "inject.recipe": "1:1:2",
     "inject.epochs": 5,
     "align.epochs": 5,

@@ -77,6 +77,11 @@ class Endpoint(Section):
         """All addresses, the first one first."""
         return (self.base_url, *self.replicas)
 
+    @property
+    def has_budget(self) -> bool:
+        """Whether there is a ceiling on what the model may cost."""
+        return any(most is not None for most in (self.budget_calls, self.budget_tokens, self.budget_money))
+
     @model_validator(mode="after")
     def _money_has_a_price(self) -> Self:
         if self.budget_money is not None and not (self.prompt_price or self.completion_price):
@@ -227,6 +232,11 @@ class QaBuildSection(Section):
     """From documents to questions with reference answers, split by chunk."""
 
     teacher: Teacher = Field("offline", description="Rule-based, or an LLM server.")
+    shards: Annotated[int, Field(ge=1, le=64)] = Field(
+        1,
+        description="Parts of the documents that the teacher works on at once: processes here, tasks on a cluster; the "
+        "dataset is the same for any number, which is not part of the digest.",
+    )
     chunk_characters: int = Field(700, ge=100, le=MOST, description="Longest chunk; about one paragraph of prose.")
     chunk_tokens: Annotated[int, Field(ge=16, le=MOST)] | None = Field(
         None, description="Longest chunk in tokens of the model, in place of chunk_characters; null = none."
@@ -794,6 +804,17 @@ class RunFile(Section):
         return platform
 
     @model_validator(mode="after")
+    def _budget_holds_over_all_shards(self) -> Self:
+        teacher, shards, platform = self.qa_build.teacher, self.qa_build.shards, self.platform
+        budget = isinstance(teacher, Endpoint) and teacher.has_budget
+        if platform.backend == "kubeflow" and shards > 1 and budget and not platform.pool.state_claim:
+            raise ValueError(
+                f"qa_build.shards {shards} with a budget of qa_build.teacher and no platform.pool.state_claim: each "
+                "shard would spend the whole budget; name a volume claim, or set qa_build.shards to 1"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _weights_are_exchanged_by_one_task(self) -> Self:
         server = self.evaluate.engine
         if isinstance(server, EngineServer) and server.reload and self.platform.backend != "local":
@@ -815,7 +836,7 @@ class RunFile(Section):
     def deciding(self) -> dict[str, Any]:
         """Return the values that decide what comes out: not where a run is kept, nor how its servers are called."""
         not_asked: dict[str, Any] = {
-            "qa_build": {"teacher": CALLING},
+            "qa_build": {"shards": True, "teacher": CALLING},
             "evaluate": {"judges": {"__all__": CALLING}, "engine": CALLING | {"reload"}},
         }
         return self.model_dump(

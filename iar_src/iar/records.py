@@ -1,12 +1,14 @@
 """The nouns that cross stages: small frozen records, stored as one JSON object a line."""
 
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from iar.errors import PermanentError
 
@@ -487,11 +489,18 @@ def to_json(record: Any) -> dict[str, Any]:
     return dataclasses.asdict(record)
 
 
+@functools.cache
+def _hints(record_type: Any) -> dict[str, Any]:
+    import typing
+
+    return typing.get_type_hints(record_type)
+
+
 def from_json(record_type: type[Record], data: dict[str, Any]) -> Record:
     """Build a record from JSON data; nested records and tuples are rebuilt from the annotations."""
     import typing
 
-    hints = typing.get_type_hints(record_type)
+    hints = _hints(typing.cast(typing.Hashable, record_type))
     values: dict[str, Any] = {}
     for name, value in data.items():
         hint = hints[name]
@@ -507,18 +516,39 @@ def from_json(record_type: type[Record], data: dict[str, Any]) -> Record:
     return record_type(**values)
 
 
+class RecordWriter:
+    """Writes records as JSON lines, aside; the file appears whole when the block ends. `count` is their number."""
+
+    def __init__(self, path: Path) -> None:
+        self.count = 0
+        self._path, self._part = path, path.with_suffix(path.suffix + ".part")
+        self._file = self._part.open("w", encoding="utf-8")
+
+    def write(self, records: Iterable[Any]) -> None:
+        """Append records."""
+        for record in records:
+            self._file.write(json.dumps(to_json(record), ensure_ascii=False) + "\n")
+            self.count += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._file:
+            if kind is None:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+        if kind is None:
+            self._part.replace(self._path)
+
+
 def write_records(path: Path, records: Iterable[Any]) -> int:
     """Write records as JSON lines, aside and then renamed; return their number."""
-    part = path.with_suffix(path.suffix + ".part")
-    count = 0
-    with part.open("w", encoding="utf-8") as file:
-        for record in records:
-            file.write(json.dumps(to_json(record), ensure_ascii=False) + "\n")
-            count += 1
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    return count
+    with RecordWriter(path) as writer:
+        writer.write(records)
+    return writer.count
 
 
 def read_records(path: Path, record_type: type[Record]) -> Iterator[Record]:

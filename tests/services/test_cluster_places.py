@@ -85,6 +85,10 @@ def test_without_a_claim_nothing_may_lie_on_the_state_volume() -> None:
     assert list(out_of_reach(run_file(**none | {"documents": {"path": "s3://corpus/year=2026"}}, **servers))) == []
     with pytest.raises(ValueError, match=r"so tasks share nothing; name a volume claim, or a place such as s3://"):
         run_file(**none | {"run": {"name": "t"}})
+    teacher = {"name": "t", "base_url": "http://h/v1", "model": "m"}
+    assert run_file(**none, qa_build={"teacher": teacher, "shards": 2}).qa_build.shards == 2
+    with pytest.raises(ValueError, match=r"qa_build.shards 2 with a budget .* each shard would spend the whole budget"):
+        run_file(**none, qa_build={"teacher": teacher | {"budget_calls": 9}, "shards": 2})
 
 
 @pytest.mark.parametrize("overlay", ["dev", "a100"])

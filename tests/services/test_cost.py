@@ -193,6 +193,18 @@ def test_what_a_finished_task_took_stands_beside_its_estimate(finished: RunFile)
     assert told["inject"]["actual"]["seconds"] == 3600.0 and told["align"]["actual"] is None
 
 
+def test_what_shards_bought_at_once_is_counted_once_with_the_task_that_gathers_them(
+    finished: RunFile, tmp_path: Path
+) -> None:
+    teacher = {"name": "t", "base_url": "http://h/v1", "model": "another"}
+    file = finished.model_copy(update={"qa_build": finished.qa_build.model_validate({"teacher": teacher, "shards": 2})})
+    for task, stage in (("qa-build-1", "qa_shard"), ("qa-build-2", "qa_shard"), ("qa-build", "qa_build")):
+        (made := tmp_path / task).mkdir()
+        publish(file, task, stage, made, {})
+    done = actuals(file)
+    assert [done[task].llm_tokens for task in ("qa-build-1", "qa-build-2", "qa-build")] == [0, 0, 100]
+
+
 def test_the_command_prints_a_table_and_json_and_names_what_it_cannot_see(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,11 +10,9 @@ import pytest
 from iar.config import RunFile
 from iar.errors import PermanentError, UserError
 from iar.methods.contamination import Evaluation, PromptIndex, TrainingText
-from iar.records import Document, QAPair, Reject
+from iar.records import Reject
 from iar.services.decontamination import (
     check_lines,
-    clean_questions,
-    clean_texts,
     decontaminate,
     read_checks,
     read_hits,
@@ -32,14 +30,6 @@ BAKING = Evaluation("baking", (("b1", BREAD),))
 
 def texts(*prompts: str) -> list[TrainingText]:
     return [TrainingText(str(number), prompt, "answer") for number, prompt in enumerate(prompts)]
-
-
-def pair(name: str, split: str, question: str) -> QAPair:
-    return QAPair(name, "doc", f"chunk-{name}", split, "fact_extraction", question, "a", "", (), "a", "offline")
-
-
-def document(name: str, text: str) -> Document:
-    return Document(name, "Title", text, f"{name}.md", "text/markdown", "0")
 
 
 def test_every_evaluation_has_a_line_those_without_a_hit_too() -> None:
@@ -97,44 +87,6 @@ def test_what_is_dropped_names_rule_and_prompt_and_the_rest_keeps_its_order(tmp_
     assert [(hit.text, hit.prompt) for hit in read_hits(tmp_path)] == [
         (reject.text, reject.counterpart) for reject in rejects
     ]
-
-
-def test_a_planted_leak_of_our_own_is_found_even_when_short() -> None:
-    # Shorter than 8 words: no 8-gram exists.
-    pairs = [pair("a", "train", "Who built the mill?"), pair("b", "test", "Who built THE mill?")]
-    kept, rejects, found = clean_questions(pairs, [], [])
-    assert kept == [pairs[1]]
-    # The locked test is named by its id alone, and the words of its question are not shown either.
-    assert rejects == [Reject("decontaminated", "a", "gives away a prompt of test (exact)", "", "b", "contaminated")]
-    assert [(check.evaluation, check.unchecked) for check in found.checks] == [
-        ("validation", "it has no prompts"),
-        ("test", ""),
-    ]
-
-
-def test_a_training_answer_may_quote_the_documents_but_no_general_prompt() -> None:
-    quoting = replace(pair("a", "train", "Who built it?"), answer=f"It says: {BREAD}")
-    held_out = pair("v", "validation", 'How is it completed: "Name three kinds of bread that are baked in an ____"?')
-    kept, rejects, _ = clean_questions([quoting, held_out], [], [])
-    assert (kept, rejects) == ([quoting, held_out], [])
-    kept, rejects, _ = clean_questions([quoting, held_out], [], [BAKING])
-    assert kept == [held_out] and [reject.counterpart for reject in rejects] == [BREAD]
-
-
-def test_a_held_out_question_that_a_document_asks_itself_goes() -> None:
-    asked = "Which engineer built the tall mill on the hill of Velm?"
-    pairs = [pair("t", "train", "Who?"), pair("v", "validation", asked), pair("w", "test", "Who was Tora Lind?")]
-    kept, rejects, _ = clean_questions(pairs, [document("d1", f"Questions\n\n{asked}\n\nTora Lind, an engineer.")], [])
-    assert [one.id for one in kept] == ["t", "w"]
-    assert rejects == [Reject("decontaminated", "v", "stands in a document (validation)", asked, "d1", "contaminated")]
-
-
-def test_a_document_that_holds_an_evaluated_prompt_goes_before_questions_are_made() -> None:
-    documents = [document("d1", "The mill is old."), document("d2", f"An exam.\n\n{BREAD}\n\nIt was hard.")]
-    kept, rejects, found = clean_texts("documents", documents, [BAKING, FRENCH], "uncontaminated")
-    assert kept == documents[:1]
-    assert [(one.step, one.item_id, one.counterpart) for one in rejects] == [("uncontaminated", "d2", BREAD)]
-    assert [(check.items, check.hits) for check in found.checks] == [(2, 1), (2, 0)]
 
 
 def write(path: Path, *rows: object) -> Path:

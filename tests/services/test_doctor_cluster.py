@@ -255,6 +255,8 @@ def test_with_a_store_a_job_needs_no_claim_and_without_a_claim_no_task_does(clus
     shared = "iar-state is Bound, ReadWriteOnce"
     assert found("") == ("fail", f"{shared}: the 2 pods of a job must share it from as many nodes")
     assert found("s3://models/iar") == ("pass", shared)
+    several = check_storage(api, PlatformSection.model_validate({}), "", qa_shards=3)
+    assert several.detail == f"{shared}: 3 parallel tasks must share one node" and "qa_build.shards" in several.fix
     del cluster.objects["v1/persistentvolumeclaims", "iar", "iar-state"]
     none = "no volume claim is needed: tasks and jobs have disks of their own, and s3://models/iar"
     assert found("s3://models/iar", state_claim="") == ("pass", none)

@@ -147,7 +147,7 @@ def test_a_run_file_that_is_another_pipeline_is_refused(compiled: RunFile, key: 
     values: dict[str, Any] = {
         "baselines.recipes": ["lora"], "platform.backend": "local", "platform.candidate_shards": 3,
         "platform.pool.secrets": {}, "platform.pool.tolerations": [], "platform.pool.cpus_per_process": 3,
-        "platform.pool.memory_gb_per_process": 3,
+        "platform.pool.memory_gb_per_process": 3, "qa_build.shards": 3, "select.prune_to": 1,
     }  # fmt: skip
     data = compiled.model_dump(mode="json")
     target = data

@@ -52,7 +52,7 @@ def test_a_burst_halves_the_limit_once_and_replies_raise_it_one_a_round() -> Non
 
 
 def test_calls_go_to_all_replicas_each_within_its_limit(tmp_path: Path) -> None:
-    with serve(lambda *_: Answer("x", delay_seconds=0.02)) as one, serve(lambda *_: Answer("x")) as other:
+    with serve(lambda *_: Answer("x", delay_seconds=0.1)) as one, serve(lambda *_: Answer("x")) as other:
         endpoint = one.endpoint(replicas=(other.base_url,), concurrency=3)
         assert [reply.text for reply in ChatClient(endpoint, tmp_path).complete(rows(60))] == ["x"] * 60
         assert len(one.calls) + len(other.calls) == 60

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from iar import cli
-from iar.config import RunFile
+from iar.config import QaBuildSection, RunFile
 from iar.methods.digest import digest_file
 from iar.records import Document, Lineage, read_records
 from iar.services.execution import Finished, execute
@@ -41,6 +40,16 @@ class World:
     def build(self) -> Finished:
         return execute("qa_build", self.run_file.canonical(), {})
 
+    def build_as_tasks(self) -> Finished:
+        """Build as the pipeline of a cluster does, with two shards."""
+        text = self.run_file.model_copy(update={"qa_build": QaBuildSection(max_anchors=2, shards=2)}).canonical()
+        inputs = {"documents": str(execute("qa_documents", text, {}).ref)}
+        for shard in (1, 2):
+            name = f"qa-build-{shard}"
+            made = execute("qa_shard", text, {"documents": inputs["documents"]}, name, shard, 2)
+            inputs |= {f"lessons_{shard}": str(made.ref)}
+        return execute("qa_build", text, inputs)
+
     def registry(self) -> Registry:
         return Registry.open(f"sqlite:///{self.state / 'registry.sqlite'}")
 
@@ -49,9 +58,8 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("IAR_STATE", str(tmp_path / "state"))
     # Tracking is of no concern here, and MLflow takes seconds a task.
-    tracker = SimpleNamespace(log_stage=lambda task, **named: None)
-    tracking = SimpleNamespace(Tracker=lambda *arguments: tracker)
-    monkeypatch.setitem(sys.modules, "iar.services.tracking", tracking)
+    tracker = SimpleNamespace(uri="file:///none", log_stage=lambda task, **named: "none")
+    monkeypatch.setattr("iar.services.tracking.Tracker", lambda *arguments: tracker)
     return World(tmp_path)
 
 
@@ -74,6 +82,10 @@ class Ask:
 
 def names(finished: Finished) -> set[str]:
     return {document.source for document in read_records(finished.ref.path / "documents.jsonl", Document)}
+
+
+def lineage_of(finished: Finished) -> list[Lineage]:
+    return list(read_records(finished.ref.path / "lineage.jsonl", Lineage))
 
 
 def dataset_of(finished: Finished) -> str:
@@ -107,6 +119,24 @@ def test_a_retracted_document_is_left_out_of_the_next_build_under_any_name(world
     assert names(first) >= {TAKEN} and first.ref.open(verify=True)
 
 
+def test_the_tasks_of_a_sharded_build_run_again_too(world: World, asked: Ask) -> None:
+    first = world.build_as_tasks()
+    whole = lineage_of(first)
+    registry = world.registry()
+    assert {entry.digest for entry in registry.entities([one.digest for one in whole])} == {one.digest for one in whole}
+    taken = digest_file(world.documents / TAKEN)
+
+    assert asked("retract", taken, "--reason", "withdrawn")["made_from_it"]["dataset"] == 1
+    (plan,) = asked("rebuild")
+    assert plan["again"] == ["qa-documents", "qa-build-1", "qa-build-2", "qa-build"]
+
+    second = world.build_as_tasks()
+    assert not second.reused and names(second) == names(first) - {TAKEN}
+    assert world.build_as_tasks().reused and asked("rebuild") == []
+    asked("restore", taken, "--reason", "agreed after all", "--by", "Ada Byron")
+    assert asked("rebuild") == [] and world.build_as_tasks().ref == first.ref
+
+
 def test_a_retraction_makes_the_same_folder_another_dataset_and_restoring_gives_the_first_back(
     world: World, asked: Ask
 ) -> None:
@@ -135,7 +165,7 @@ def test_a_file_of_rows_and_a_row_are_left_out_too(world: World, asked: Ask) -> 
     rows.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     first = world.build()
     assert names(first) >= {"rows.jsonl:1", "rows.jsonl:2"}
-    row = next(one for one in first.outcome.lineage if one.kind == "document" and one.name == "rows.jsonl:1")
+    row = next(one for one in lineage_of(first) if one.kind == "document" and one.name == "rows.jsonl:1")
 
     asked("retract", row.digest, "--reason", "one row")
     assert names(world.build()) == names(first) - {"rows.jsonl:1"}
@@ -191,13 +221,13 @@ def test_an_older_registry_put_in_place_is_named(world: World, asked: Ask) -> No
 
     (fault,) = asked("verify", code=1)["faults"]
 
-    assert fault.startswith("event 1: once ended with") and "an older copy" in fault
+    assert fault.startswith("event 2: once ended with") and "an older copy" in fault
 
 
 def test_coverage_words_uses_and_recipe_of_a_real_dataset(world: World, asked: Ask) -> None:
     built = world.build()
     id_ = dataset_of(built)
-    entries = {entry.digest: entry for entry in built.outcome.lineage}
+    entries = {entry.digest: entry for entry in lineage_of(built)}
     questions = [one for one in entries.values() if one.kind == "qa"]
     asked_chunks = {digest for one in questions for role, digest in one.inputs if role == "about"}
     chunks = {digest for digest, one in entries.items() if one.kind == "chunk"}

@@ -146,6 +146,14 @@ def test_a_shard_is_part_of_the_key_only_where_parts_differ(tmp_path: Path) -> N
     assert judge[0] == judge[1]
 
 
+def test_the_number_of_shards_changes_no_dataset_and_no_run(tmp_path: Path) -> None:
+    one, three = run_file(tmp_path), run_file(tmp_path, qa_build={"shards": 3})
+    assert one.digest == three.digest
+    assert key_parts("qa_build", one, {}) == key_parts("qa_build", three, {})
+    shards = [key_parts("qa_shard", three, {"documents": "1"}, shard, 3) for shard in (1, 2)]
+    assert shards[0] != shards[1]
+
+
 def test_wrong_wiring_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PermanentError, match=r"stage inject: inputs missing: \['base'\], unknown: \['bass'\]"):
         key_parts("inject", run_file(tmp_path), {"data": "1", "bass": "2"})

@@ -11,7 +11,7 @@ from iar.config import DocumentsSection, QaBuildSection, RunFile, RunSection
 from iar.errors import UserError
 from iar.methods.digest import digest_json
 from iar.methods.teaching import QUESTION_TYPES
-from iar.records import Chunk, Document, Outcome, QAPair, RewriteInput, SourceFacts, read_records, to_json
+from iar.records import Chunk, Document, Lineage, Outcome, QAPair, RewriteInput, SourceFacts, read_records, to_json
 from iar.services.decontamination import read_checks
 from iar.services.reject_log import read_rejects
 from iar.services.workspace import Context, Manifest, stored_files
@@ -107,12 +107,13 @@ def strings(value: object) -> Iterator[str]:
 
 
 def test_what_the_test_asks_and_answers_stands_in_its_own_file_alone(demo: tuple[Path, Outcome]) -> None:
-    out, outcome = demo
+    out, _ = demo
     pairs = list(read_records(out / "test.jsonl", QAPair))
     open_files = [path for path in out.glob("*.json*") if path.name != "test.jsonl"]
     shown = {text for path in open_files for line in _json_lines(path) for text in strings(line)}
     shown |= {text for reject in read_rejects(out / "rejects.parquet") for text in strings(to_json(reject))}
-    recorded = {text for entry in outcome.lineage for text in strings(entry.payload)}
+    entries = read_records(out / "lineage.jsonl", Lineage)
+    recorded = {text for entry in entries for text in strings(entry.payload)}
     assert len(pairs) > 50 and len(shown) > 500 and len(recorded) > 500
     for pair in pairs:
         assert not any(pair.question in text for text in shown | recorded)
@@ -142,7 +143,8 @@ def test_a_document_with_an_evaluated_prompt_is_dropped_and_another_evaluation_l
     kept = [one.id for one in read_records(tmp_path / "out" / "documents.jsonl", Document)]
     sources = {one.document_id: one for one in read_records(tmp_path / "out" / "sources.jsonl", SourceFacts)}
     assert list(sources) == kept and dropped.item_id not in sources
-    found = {entry.payload["id"]: entry.payload["found"] for entry in outcome.lineage if entry.kind == "document"}
+    entries = [one for one in read_records(tmp_path / "out" / "lineage.jsonl", Lineage) if one.kind == "document"]
+    found = {entry.payload["id"]: entry.payload["found"] for entry in entries}
     assert found == {name: to_json(facts) for name, facts in sources.items()}
     assert all(facts["language"] == "en" for facts in found.values())
     for name in ("train.jsonl", "validation.jsonl", "test.jsonl"):
@@ -167,8 +169,13 @@ def test_rewrite_inputs_are_short(demo: tuple[Path, Outcome]) -> None:
 
 def test_lineage_leads_from_the_dataset_to_the_documents(demo: tuple[Path, Outcome]) -> None:
     out, outcome = demo
-    by_digest = {entry.digest: entry for entry in outcome.lineage}
-    (dataset,) = (entry for entry in outcome.lineage if entry.kind == "dataset")
+    entries = list(read_records(out / "lineage.jsonl", Lineage))
+    by_digest = {entry.digest: entry for entry in entries}
+    (dataset,) = (entry for entry in entries if entry.kind == "dataset")
+    assert [entry.kind for entry in outcome.lineage] == ["agent", "dataset", "rejects"]
+    counts = {name: count for name, count in dataset.payload.items() if isinstance(count, int)}
+    listed = [digest for role, digest in dataset.inputs if role == "contains"]
+    assert dataset.digest == digest_json(counts | {"contains": listed})
     assert json.loads((out / "dataset.json").read_text())["digest"] == dataset.digest
     contents = {digest for role, digest in dataset.inputs if role == "contains"}
     assert contents == {digest_json(to_json(pair)) for pair in pairs_of(out)}

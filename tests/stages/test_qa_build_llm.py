@@ -13,6 +13,7 @@ from iar.records import (
     Chunk,
     CrossDocumentPair,
     Document,
+    Lineage,
     Outcome,
     QAPair,
     Retelling,
@@ -71,7 +72,7 @@ def test_everything_that_a_model_can_write_is_made_of_its_source_and_accounted_f
     documents: Path, tmp_path: Path, tiny_model_folder: Path
 ) -> None:
     out = tmp_path / "out"
-    outcome = build(documents, out, tiny_model_folder, good_model, **ALL)
+    build(documents, out, tiny_model_folder, good_model, **ALL)
     texts = {document.id: document.text for document in read_records(out / "documents.jsonl", Document)}
     chunks = {chunk.id: chunk for chunk in read_records(out / "chunks.jsonl", Chunk)}
     tokenizer = load_tokenizer(tiny_model_folder)
@@ -105,11 +106,12 @@ def test_everything_that_a_model_can_write_is_made_of_its_source_and_accounted_f
     assert [(one.document_id, one.kind) for one in inputs] == [
         (name, kind) for name in texts for kind in ALL["rewrite_inputs"]
     ]
-    kinds = {entry.digest: entry.kind for entry in outcome.lineage}
-    (dataset,) = (entry for entry in outcome.lineage if entry.kind == "dataset")
-    assert {kinds[digest] for _, digest in dataset.inputs} == {"qa", "retelling"}
+    entries = list(read_records(out / "lineage.jsonl", Lineage))
+    kinds = {entry.digest: entry.kind for entry in entries}
+    (dataset,) = (entry for entry in entries if entry.kind == "dataset")
+    assert {kinds[digest] for role, digest in dataset.inputs if role == "contains"} == {"qa", "retelling"}
     assert (dataset.payload["cross_document"], dataset.payload["retellings"]) == (len(cross), len(retellings))
-    about = [entry.inputs for entry in outcome.lineage if entry.name.startswith("cross-")]
+    about = [entry.inputs for entry in entries if entry.name.startswith("cross-")]
     assert all(len({digest for _, digest in inputs}) == 2 for inputs in about)
 
 
@@ -148,13 +150,12 @@ def test_what_does_not_hold_is_dropped_with_its_reason(
 
 
 def test_what_is_not_asked_for_is_not_made(documents: Path, tmp_path: Path) -> None:
-    outcome = build(documents, tmp_path / "out", None, good_model, cross_questions=0, chunk_characters=100)
+    build(documents, tmp_path / "out", None, good_model, cross_questions=0, chunk_characters=100)
     assert {path.name for path in (tmp_path / "out").glob("*.jsonl")} == {
         "documents.jsonl", "chunks.jsonl", "anchors.jsonl", "rewrite_inputs.jsonl", "sources.jsonl",
-        "contamination.jsonl", "train.jsonl", "validation.jsonl", "test.jsonl",
+        "contamination.jsonl", "lineage.jsonl", "train.jsonl", "validation.jsonl", "test.jsonl",
     }  # fmt: skip
-    (dataset,) = (entry for entry in outcome.lineage if entry.kind == "dataset")
-    assert "cross_document" not in dataset.payload
+    assert "cross_document" not in json.loads((tmp_path / "out/dataset.json").read_text())
 
 
 def test_tokens_are_not_counted_without_a_model(documents: Path, tmp_path: Path) -> None:

@@ -69,10 +69,13 @@ class Corpus:
 
     @classmethod
     def of(cls, documents: Iterable[Document]) -> "Corpus":
-        """Collect the corpus facts of `documents`."""
-        documents = list(documents)
-        lower = {word for document in documents for word in regex.findall(r"\b\p{Ll}[\p{L}\p{M}'’-]*", document.text)}
-        return cls(frozenset(lower), tuple(sorted({document.title for document in documents})))
+        """Collect the corpus facts of `documents`, which are gone through once."""
+        lower: set[str] = set()
+        titles: set[str] = set()
+        for document in documents:
+            lower.update(regex.findall(r"\b\p{Ll}[\p{L}\p{M}'’-]*", document.text))
+            titles.add(document.title)
+        return cls(frozenset(lower), tuple(sorted(titles)))
 
     @functools.cached_property
     def title_index(self) -> TitleIndex:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,15 @@ def digest_bytes(data: bytes) -> str:
 def digest_json(value: Any) -> str:
     """Return the SHA-256 of the canonical JSON of `value`."""
     return digest_text(canonical_json(value))
+
+
+def digest_list(values: Iterable[Any]) -> str:
+    """Return what `digest_json` does of a list, whose values are gone through one by one."""
+    found = hashlib.sha256(b"[")
+    for number, value in enumerate(values):
+        found.update(b"," * (number > 0) + canonical_json(value).encode())
+    found.update(b"]")
+    return found.hexdigest()
 
 
 def digest_file(path: Path) -> str:

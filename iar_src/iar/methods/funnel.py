@@ -26,6 +26,22 @@ def check_funnel(funnel: Sequence[FunnelStep], recorded: Mapping[tuple[str, str]
             raise PermanentError(f"funnel: {step.step} kept {step.kept}, {following.step} began with {following.in_}")
 
 
+def add_up(funnels: Iterable[Sequence[FunnelStep]]) -> list[FunnelStep]:
+    """Return the account of several parts of one work together, its steps in their order."""
+    total: dict[str, FunnelStep] = {}
+    for step in (step for funnel in funnels for step in funnel):
+        before = total.get(step.step, FunnelStep(step.step, step.unit, 0, 0, {}))
+        total[step.step] = FunnelStep(
+            step.step, step.unit, before.in_ + step.in_, before.kept + step.kept,
+            _sums(before.dropped, step.dropped), _sums(before.outcomes, step.outcomes),
+        )  # fmt: skip
+    return list(total.values())
+
+
+def _sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in sorted({*one, *other})}
+
+
 def funnel_table(funnel: Iterable[FunnelStep]) -> str:
     """Return the funnel as a Markdown table: counts, shares of what came in, reasons."""
     rows = [

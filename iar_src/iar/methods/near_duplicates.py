@@ -39,13 +39,13 @@ def signatures(folded_texts: Sequence[str]) -> NDArray[np.uint32]:
     """Return the MinHash signatures of normalised texts over their character 5-grams, texts x PERMUTATIONS."""
     from rensa import RMinHash
 
-    hashes = [_ngram_hashes(text) for text in folded_texts]
+    hashes = [ngram_hashes(text) for text in folded_texts]
     ends = np.cumsum([0, *map(len, hashes)], dtype=np.uint64)
     matrix = RMinHash.digest_matrix_from_flat_token_hashes(np.concatenate(hashes), ends, PERMUTATIONS, SEED)
     return np.array(matrix.to_rows(), dtype=np.uint32).reshape(len(folded_texts), PERMUTATIONS)
 
 
-def _ngram_hashes(text: str) -> NDArray[np.uint64]:
+def ngram_hashes(text: str) -> NDArray[np.uint64]:
     """Return a 64-bit hash of each character 5-gram; a shorter text is padded to one."""
     points = np.frombuffer(text.ljust(NGRAM).encode("utf-32-le"), np.uint32).astype(np.uint64)
     count = len(points) - NGRAM + 1

@@ -17,9 +17,10 @@ from iar.methods.cloze import GAP, Cloze, ClozeMaker, dangling_opening, gives_aw
 from iar.methods.definitions import define_term, define_title
 from iar.methods.digest import digest_json
 from iar.methods.rewrite_inputs import make_rewrite_input
-from iar.methods.teaching import QUESTION_TYPES, FurtherOutput, TeacherOutput, funnel_step
+from iar.methods.shared_anchors import Crossing
+from iar.methods.teaching import QUESTION_TYPES, Retold, TeacherOutput, funnel_step
 from iar.methods.textnorm import count_words, normalise, sentence_spans
-from iar.records import Anchor, Chunk, Document, QAPair, Reject
+from iar.records import Anchor, Chunk, CrossDocumentPair, Document, QAPair, Reject
 
 TEACHER = "offline"
 MIN_CONTEXT_WORDS = 5
@@ -51,8 +52,10 @@ class OfflineTeacher:
 
     name = TEACHER
 
-    def __init__(self, rewrite_inputs: Sequence[str] = ("skeleton",)) -> None:
+    def __init__(self, rewrite_inputs: Sequence[str] = ("skeleton",), corpus: Corpus | None = None) -> None:
+        """Take the facts of the whole `corpus` of which `build` is shown a part; None = it is shown all of it."""
         self._rewrite_inputs = rewrite_inputs
+        self._corpus = corpus
 
     def build(
         self,
@@ -63,7 +66,7 @@ class OfflineTeacher:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> TeacherOutput:
         """Return questions with answers for all chunks, in their order. `seed` is not used: no rule draws."""
-        corpus = Corpus.of(documents)
+        corpus = self._corpus or Corpus.of(documents)
         by_id = {document.id: document for document in documents}
         makers = {document.id: ClozeMaker(document) for document in documents}
         anchors: list[Anchor] = []
@@ -96,18 +99,27 @@ class OfflineTeacher:
         ]
         return TeacherOutput(anchors, pairs, rewrite_inputs, rejects, funnel)
 
-    def further(
+    def retell(
         self,
         documents: Sequence[Document],
         chunks: Sequence[Chunk],
         anchors: Sequence[Anchor],
-        held_out: Sequence[Chunk],
         seed: int,
         count_tokens: Callable[[str], int] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
-    ) -> FurtherOutput:
-        """Return nothing: no rule joins two texts or tells one anew."""
-        return FurtherOutput()
+    ) -> Retold:
+        """Return nothing: no rule tells a text anew."""
+        return Retold()
+
+    def ask_across(
+        self,
+        crossings: Sequence[Crossing],
+        seed: int,
+        rejects: list[Reject],
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> list[CrossDocumentPair]:
+        """Return nothing: no rule joins two texts."""
+        return []
 
 
 def _draft_questions(

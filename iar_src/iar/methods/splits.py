@@ -4,19 +4,31 @@ A leak these rules cannot see: the same fact stated in two documents (or in two 
 asked of one in training and of the other in the test. No overlap shows it.
 """
 
-import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from iar.methods.digest import digest_text
+from iar.methods.near_index import NEAR_DUPLICATE, NearIndex, first_similar
 from iar.methods.textnorm import character_ngrams, jaccard, normalise
 from iar.records import Chunk, CrossDocumentPair, QAPair, Reject
 
 SPLITS = ("train", "validation", "test")
-NEAR_DUPLICATE = 0.8
-# Who keeps a shared question: the locked test first, then validation.
-_PRIORITY = {"test": 0, "validation": 1, "train": 2}
+# Who keeps a shared question, by number in SPLITS: the locked test first, then validation.
+_PRIORITY = (2, 1, 0)
+RULES = (
+    "",
+    "its chunk stands in another split too",
+    "duplicate question",
+    "near-duplicate in another split",
+    "near-duplicate about the same anchor",
+)
+COPIED, EQUAL, NEAR, SAME_ANCHOR = 1, 2, 3, 4
+DIGEST_BYTES = 16
 
 
 def _unit_hash(text: str) -> float:
@@ -58,99 +70,149 @@ def with_splits(pairs: Iterable[QAPair], split_of: dict[str, str]) -> list[QAPai
     return [replace(pair, split=split_of[pair.chunk_id]) for pair in pairs]
 
 
-def deduplicate(pairs: Sequence[QAPair], chunks: Sequence[Chunk] = ()) -> tuple[list[QAPair], list[Reject]]:
-    """Drop questions equal after normalisation, and near-duplicates: of any question of another split, and within a
+class Pairs(Protocol):
+    """Many pairs, on disk or in memory."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[QAPair]: ...
+
+    def __getitem__(self, place: int, /) -> QAPair: ...
+
+
+def words_digest(text: str) -> bytes:
+    """Return DIGEST_BYTES that are equal for texts that differ in form only."""
+    return bytes.fromhex(digest_text(normalise(text))[: 2 * DIGEST_BYTES])
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Which questions go, and for which: by place, the number of the rule in RULES (0: it stays) and the other's place.
+
+    Five bytes a question.
+    """
+
+    rules: NDArray[np.int8]
+    others: NDArray[np.int32]
+
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        """By place, whether the question stays."""
+        kept: NDArray[np.bool_] = self.rules == 0
+        return kept
+
+    def rejects(self, pairs: Pairs) -> Iterator[Reject]:
+        """Yield the rejects, each with what stayed, in the order of the pairs."""
+        for pair, rule, other in zip(pairs, self.rules, self.others, strict=True):
+            if rule:
+                stayed = pairs[int(other)]
+                counterpart = stayed.chunk_id if rule == COPIED else stayed.id
+                yield _reject("deduplicated", pair, RULES[rule], stayed, counterpart)
+
+
+def find_repeats(pairs: Pairs, chunk_words: bytes) -> Repeats:
+    """Find questions equal after normalisation, and near-duplicates: of any question of another split, and within a
     split of one about the same anchor of the same document. Two gaps in one sentence look alike and ask for two things.
 
-    Near is a Jaccard similarity of character 5-grams of at least 0.8. Train gives way to validation,
-    validation to test. So do the questions about one of `chunks` whose very words stand in a chunk of another
-    split: the splits themselves stay, or an added document would move those of another. Order is kept; each
-    reject names what stayed.
+    Near is a Jaccard similarity of character 5-grams of at least 0.8. Train gives way to validation, validation to
+    test. So do the questions about a chunk whose very words stand in a chunk of another split: the splits themselves
+    stay, or an added document would move those of another.
+
+    pairs: in the order of their documents. chunk_words: `words_digest` of each pair's chunk, one after the other.
     """
-    rejects = []
-    copied = _copied(pairs, chunks)
-    split_of = {pair.chunk_id: pair.split for pair in pairs}
-    first_with: dict[str, QAPair] = {}
-    index = _NearIndex(pair.question for pair in pairs)
-    kept: list[int] = []
-    for place in sorted(range(len(pairs)), key=lambda place: _PRIORITY[pairs[place].split]):
-        pair, folded = pairs[place], normalise(pairs[place].question)
-        near = (pairs[other] for other in index.similar(place) if _asks_the_same(pair, pairs[other]))
-        if other := copied.get(pair.chunk_id):
-            reason = f"its chunk stands in another split too ({pair.split})"
-            shown = "" if split_of[other] == "test" else pair.question
-            rejects.append(Reject("deduplicated", pair.id, reason, shown, other, "duplicate"))
-        elif folded in first_with:
-            rejects.append(_reject("deduplicated", pair, "duplicate question", first_with[folded]))
-        elif first := next(near, None):
-            where = "in another split" if first.split != pair.split else "about the same anchor"
-            rejects.append(_reject("deduplicated", pair, f"near-duplicate {where}", first))
-        else:
-            first_with[folded] = pair
-            kept.append(place)
-            index.add(place)
-    return [pairs[place] for place in sorted(kept)], rejects
+    splits = np.fromiter((SPLITS.index(pair.split) for pair in pairs), np.int8, len(pairs))
+    words = np.fromiter((words_digest(pair.question) for pair in pairs), f"V{DIGEST_BYTES}", len(pairs))
+    first = _first_of_group(_groups(np.frombuffer(chunk_words, f"V{DIGEST_BYTES}")), splits)
+    copied = splits[first] != splits
+    equal = _groups(words)
+    rules, others = np.zeros(len(pairs), np.int8), np.full(len(pairs), -1, np.int32)
+    rules[copied], others[copied] = COPIED, first[copied]
+    stays = np.full(len(pairs), -1, np.int32)  # by group of equal questions: the one that stays
+    held = np.zeros(len(pairs), bool)  # what stays of the splits so far
+    for split in _PRIORITY:
+        own = (splits == split) & ~copied
+        new = own & (stays[equal] < 0)
+        asked = _Questions(pairs, new)
+        near = first_similar(asked, np.flatnonzero(held), lambda place: pairs[place].question)
+        anchored = _SameAnchor()
+        for place, pair in ((place, pair) for place, pair in enumerate(pairs) if own[place]):
+            found = {NEAR: near.get(place), SAME_ANCHOR: anchored.near(pair)}
+            twins = {other: rule for rule, other in found.items() if other is not None}
+            if (same := stays[equal[place]]) >= 0:
+                rules[place], others[place] = EQUAL, same
+            elif twins:
+                others[place] = min(twins)
+                rules[place] = twins[min(twins)]
+            else:
+                stays[equal[place]] = place
+                anchored.add(place, pair)
+        held |= own & (rules == 0)
+    return Repeats(rules, others)
 
 
-def _asks_the_same(pair: QAPair, other: QAPair) -> bool:
-    """Tell whether one of two near-duplicates has to go."""
-    same_document = pair.document_id == other.document_id
-    return pair.split != other.split or (same_document and normalise(pair.anchor) == normalise(other.anchor))
+class _SameAnchor:
+    """The questions of one split that stay, of the document at hand by their anchors."""
+
+    def __init__(self) -> None:
+        self._document = ""
+        self._asked: dict[str, list[tuple[int, str]]] = {}
+
+    def near(self, pair: QAPair) -> int | None:
+        """Return the place of the first near-duplicate of a pair about the same anchor."""
+        if pair.document_id != self._document:
+            self._document, self._asked = pair.document_id, {}
+        grams = character_ngrams(pair.question)
+        asked = self._asked.get(normalise(pair.anchor), ())
+        alike = (place for place, other in asked if jaccard(grams, character_ngrams(other)) >= NEAR_DUPLICATE)
+        return next(alike, None)
+
+    def add(self, place: int, pair: QAPair) -> None:
+        """Take up a pair of the document that `near` was last asked about."""
+        self._asked.setdefault(normalise(pair.anchor), []).append((place, pair.question))
 
 
-def _copied(pairs: Sequence[QAPair], chunks: Sequence[Chunk]) -> dict[str, str]:
-    """Return the chunks whose words stand in a chunk that is held out before theirs, each with that chunk."""
-    split_of = {pair.chunk_id: pair.split for pair in pairs}
-    asked = sorted((chunk for chunk in chunks if chunk.id in split_of), key=lambda one: _PRIORITY[split_of[one.id]])
-    first_with: dict[str, str] = {}
-    held = ((chunk.id, first_with.setdefault(digest_text(normalise(chunk.text)), chunk.id)) for chunk in asked)
-    return {own: first for own, first in held if split_of[own] != split_of[first]}
+@dataclass(frozen=True)
+class _Questions:
+    """The questions at some places, with these; may be gone through again."""
+
+    pairs: Pairs
+    wanted: NDArray[np.bool_]
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        return ((place, pair.question) for place, pair in enumerate(self.pairs) if self.wanted[place])
 
 
-def apart(cross: Sequence[CrossDocumentPair], pairs: Sequence[QAPair]) -> tuple[list[CrossDocumentPair], list[Reject]]:
+def _groups(digests: NDArray[np.void]) -> NDArray[np.int32]:
+    """Return a number for each digest, the same for equal ones, below their count."""
+    return np.unique(digests, return_inverse=True)[1].astype(np.int32)
+
+
+def _first_of_group(groups: NDArray[np.int32], splits: NDArray[np.int8]) -> NDArray[np.int32]:
+    """Return for each place the first of its group in the split that goes first of those that the group is in."""
+    rank = np.array([_PRIORITY.index(split) for split in range(len(SPLITS))])[splits]
+    order = np.lexsort((rank, groups))
+    firsts = np.zeros(len(groups), np.int32)
+    opens = np.ones(len(groups), bool)
+    opens[1:] = groups[order][1:] != groups[order][:-1]
+    firsts[groups[order][opens]] = order[opens]
+    return firsts[groups]
+
+
+def apart(cross: Sequence[CrossDocumentPair], pairs: Iterable[QAPair]) -> tuple[list[CrossDocumentPair], list[Reject]]:
     """Drop the questions over two documents that are near-duplicates of one about a single chunk."""
-    index = _NearIndex([*(pair.question for pair in pairs), *(pair.question for pair in cross)])
-    for place in range(len(pairs)):
-        index.add(place)
-    twins = [next(index.similar(len(pairs) + number), None) for number in range(len(cross))]
+    index = NearIndex((pair.question for pair in cross), lambda number: cross[number].question)
+    twins: dict[int, QAPair] = {}
+    for pair in pairs:
+        for number in index.similar(pair.question):
+            twins.setdefault(number, pair)
+    reason = "near-duplicate of a question about one chunk"
     rejects = [
-        _reject("cross_deduplicated", pair, "near-duplicate of a question about one chunk", pairs[twin])
-        for pair, twin in zip(cross, twins, strict=True)
-        if twin is not None
+        _reject("cross_deduplicated", cross[number], reason, twin, twin.id) for number, twin in sorted(twins.items())
     ]
-    return [pair for pair, twin in zip(cross, twins, strict=True) if twin is None], rejects
+    return [pair for number, pair in enumerate(cross) if number not in twins], rejects
 
 
-class _NearIndex:
-    """Finds near-duplicates among added texts without comparing all pairs (prefix filtering, Bayardo et al. 2007).
-
-    Two sets with a Jaccard similarity of at least t share one of the first n - ceil(t n) + 1 elements of
-    each, where all sets are sorted by one order; the rarest n-grams first keep the lists short.
-    """
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._sets = [character_ngrams(text) for text in texts]
-        frequency = Counter(ngram for ngrams in self._sets for ngram in ngrams)
-        self._prefixes = [
-            sorted(ngrams, key=lambda ngram: (frequency[ngram], ngram))[
-                : len(ngrams) - math.ceil(NEAR_DUPLICATE * len(ngrams)) + 1
-            ]
-            for ngrams in self._sets
-        ]
-        self._places: dict[str, list[int]] = defaultdict(list)
-
-    def add(self, place: int) -> None:
-        """Add text number `place` to those that are found."""
-        for ngram in self._prefixes[place]:
-            self._places[ngram].append(place)
-
-    def similar(self, place: int) -> Iterator[int]:
-        """Yield the added texts that are near-duplicates of text number `place`, in their order."""
-        candidates = sorted({other for ngram in self._prefixes[place] for other in self._places[ngram]})
-        return (other for other in candidates if jaccard(self._sets[place], self._sets[other]) >= NEAR_DUPLICATE)
-
-
-def _reject(step: str, pair: QAPair, reason: str, counterpart: QAPair) -> Reject:
+def _reject(step: str, pair: QAPair, reason: str, stayed: QAPair, counterpart: str) -> Reject:
     # The words of a question like one of the test are those of the test, which stays locked.
-    shown = "" if counterpart.split == "test" else pair.question
-    return Reject(step, pair.id, f"{reason} ({pair.split})", shown, counterpart.id, "duplicate")
+    shown = "" if stayed.split == "test" else pair.question
+    return Reject(step, pair.id, f"{reason} ({pair.split})", shown, counterpart, "duplicate")

@@ -1,7 +1,7 @@
 """What the finished tasks of a run took, beside what was estimated."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from iar.services.llm_budget import money
 from iar.services.reply_cache import FILE_NAME, open_cache
 from iar.services.scoring import ITEMS, REPLIES, SCORES
 from iar.services.workspace import STEPS, Manifest, Ref, Workspace
+
+TEACH = ("qa_build", "qa_shard")
 
 
 @dataclass(frozen=True)
@@ -43,16 +45,17 @@ def actuals(run_file: RunFile) -> dict[str, Actual]:
 def _actuals(run_file: RunFile) -> Iterator[tuple[str, Actual]]:
     state, platform = Workspace.of(run_file).state, run_file.platform
     markers = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(_tasks(run_file).glob("*.json"))]
+    manifests = [Ref.parse(marker["ref"]).open() for marker in markers]
     on_gpus = bool(platform.backend == "kubeflow" and platform.pool.gpu)
     on_gpus |= any("mfu" in marker["metrics"] for marker in markers)
-    for marker in markers:
+    for marker, manifest in zip(markers, manifests, strict=True):
         ref = Ref.parse(marker["ref"])
-        manifest = ref.open()
         trained = (ref.path / STEPS).is_file()
         tokens = trained_tokens(ref.path).tokens if trained else _generated(ref.path)
         gpus = (platform.processes if trained else 1) if trained or any(ref.path.rglob(REPLIES)) else 0
         hours = manifest.seconds * gpus / 3600 if on_gpus else None
-        bought = _bought(run_file, state / "llm-cache", manifest)
+        teaching = [one for one in manifests if one.stage in TEACH] if manifest.stage == "qa_build" else [manifest]
+        bought = _bought(run_file, state / "llm-cache", teaching)
         yield marker["task"], Actual(manifest.seconds, hours, tokens, *bought, bool(marker["reused"]))
 
 
@@ -73,13 +76,32 @@ def _generated(artifact: Path) -> int:
     return total
 
 
-def _bought(run_file: RunFile, cache: Path, manifest: Manifest) -> tuple[int, float]:
-    """Return tokens and money of the LLM calls that ended while a task ran, of the models that it asks."""
-    entries = [run_file.qa_build.teacher] if manifest.stage == "qa_build" else list(run_file.evaluate.judges)
+def _bought(run_file: RunFile, cache: Path, tasks: Sequence[Manifest]) -> tuple[int, float]:
+    """Return tokens and money of the LLM calls that ended while any of some tasks ran, of the models that they ask.
+
+    What the shards of a QA build bought at once is that of the task which gathers them.
+    """
+    stages = {task.stage for task in tasks}
+    if stages <= {"qa_shard"}:
+        return 0, 0.0
+    entries = [run_file.qa_build.teacher] if "qa_build" in stages else list(run_file.evaluate.judges)
     models = {(entry.model, entry.revision): entry for entry in entries if isinstance(entry, Endpoint)}
     if not models or not (cache / FILE_NAME).is_file():
         return 0, 0.0
-    end = manifest.started + manifest.seconds
     with open_cache(cache) as calls:
-        spent = [(one, calls.spent_between(*model, manifest.started, end)) for model, one in models.items()]
+        spent = [
+            (one, calls.spent_between(*model, start, end))
+            for model, one in models.items()
+            for start, end in _spans(tasks)
+        ]
     return sum(one.tokens for _, one in spent), sum(money(endpoint, one) for endpoint, one in spent)
+
+
+def _spans(tasks: Sequence[Manifest]) -> list[tuple[float, float]]:
+    """Return the times from start to end in which any of some tasks ran; no two overlap."""
+    spans: list[tuple[float, float]] = []
+    for start, end in sorted((task.started, task.started + task.seconds) for task in tasks):
+        if spans and start <= spans[-1][1]:
+            start, end = spans[-1][0], max(spans.pop()[1], end)
+        spans.append((start, end))
+    return spans

@@ -4,15 +4,14 @@ Documents and teachers are inputs of the dataset itself too: who asks what a mod
 million questions to learn it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import iar
 from iar.methods.digest import digest_file, digest_json
-from iar.methods.merkle import merkle_root
 from iar.methods.textnorm import words_of
-from iar.records import Anchor, Document, Lineage, QAPair, Retelling, SourceFacts, to_json
+from iar.records import Anchor, Document, Lineage, Retelling, SourceFacts, to_json
 
 READ_FROM, WRITTEN_BY, IN, DROPPED_FROM = "read-from", "written-by", "in", "dropped-from"
 RULES = "offline"
@@ -55,11 +54,6 @@ def teacher_entries(teachers: Iterable[str]) -> Iterator[Lineage]:
     for teacher in sorted(set(teachers)):
         payload = {"role": "teacher", "name": teacher, "prompts": "" if teacher == RULES else prompts}
         yield Lineage("agent", digest_json(payload), teacher, payload)
-
-
-def version_facts(pairs: Sequence[QAPair], split_salt: str) -> dict[str, str]:
-    """Return what names the version of a dataset: the Merkle root over the ids of its questions, the split's salt."""
-    return {"merkle_root": merkle_root(pair.id for pair in pairs), "split_salt": split_salt}
 
 
 def rejects_entry(rejects: Path, counts: Mapping[tuple[str, str], int], dataset: str) -> Lineage:

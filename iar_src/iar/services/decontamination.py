@@ -9,20 +9,8 @@ from typing import Protocol, TypeVar
 
 from iar.errors import PermanentError
 from iar.methods.contamination import Evaluation, Hit, PromptIndex, TrainingText, planted_leaks
-from iar.records import (
-    CrossDocumentPair,
-    Document,
-    EvalCheck,
-    QAPair,
-    Reject,
-    Retelling,
-    from_json,
-    read_records,
-    to_json,
-    write_json,
-    write_records,
-)
-from iar.services.evaluations import OWN, dataset_texts, own_evaluation
+from iar.records import EvalCheck, Reject, from_json, read_records, to_json, write_json, write_records
+from iar.services.evaluations import dataset_texts
 from iar.services.reject_log import RejectLog
 from iar.services.workspace import CHECKS, HITS
 
@@ -35,7 +23,6 @@ class Identified(Protocol):
 
 
 Item = TypeVar("Item", bound=Identified)
-Text = TypeVar("Text", Document, Retelling)
 
 
 @dataclass(frozen=True)
@@ -86,7 +73,7 @@ def decontaminate(
     checks = []
     for one in evaluations:
         checked = index.checked(one.name)
-        why = one.unread or _nothing_checked(one, checked, count)
+        why = one.unread or nothing_checked(len(one.prompts), checked, count)
         checks.append(
             EvalCheck(dataset, one.name, one.digest, len(one.prompts), checked, count, found[one.name],
                       planted[one.name], why)
@@ -108,11 +95,12 @@ def _find_planted(index: PromptIndex, evaluations: Iterable[Evaluation]) -> Mapp
     return planted
 
 
-def _nothing_checked(evaluation: Evaluation, checked: int, items: int) -> str:
-    if not evaluation.prompts:
+def nothing_checked(prompts: int, checked: int, items: int) -> str:
+    """Return why a check says nothing, "" where it says something."""
+    if not prompts:
         return "it has no prompts"
     if not checked:
-        return f"none of its {len(evaluation.prompts)} prompts has a word"
+        return f"none of its {prompts} prompts has a word"
     return "" if items else "the dataset is empty"
 
 
@@ -120,65 +108,6 @@ def reject(step: str, hit: Hit) -> Reject:
     """Return the reject of an item with a hit; the counterpart is the prompt, of a sealed evaluation its id."""
     reason = f"gives away a prompt of {hit.evaluation} ({hit.rule})"
     return Reject(step, hit.item_id, reason, hit.text, hit.prompt or hit.prompt_id, "contaminated")
-
-
-def clean_texts(
-    dataset: str, texts: Sequence[Text], general: Sequence[Evaluation], step: str
-) -> tuple[list[Text], list[Reject], Decontamination]:
-    """Return the texts without a prompt of the general evaluations.
-
-    Every row of Inject trains on a document's own text or a retelling's, so where these are clean its rows are.
-    """
-    found = decontaminate(dataset, _training_texts(texts), general)
-    kept, rejects = found.divide(texts, step)
-    return kept, rejects, found
-
-
-def clean_questions(
-    pairs: Sequence[QAPair], texts: Iterable[Document | Retelling], general: Sequence[Evaluation]
-) -> tuple[list[QAPair], list[Reject], Decontamination]:
-    """Return the pairs, in order, with nothing in the way of an honest test, and what was dropped for it.
-
-    `texts` is what Inject reads. A held-out question that one of them asks itself goes, for Inject would read it word
-    for word; a training pair goes that gives away a held-out question or a prompt of the general evaluations.
-    """
-    held_out = [pair for pair in pairs if pair.split != "train"]
-    places = _quoted(own_evaluation("held-out", held_out), _training_texts(texts))
-    rejects = [
-        Reject(
-            _step(pair), pair.id, f"stands in a document ({pair.split})", pair.question, places[pair.id], "contaminated"
-        )
-        for pair in held_out
-        if pair.id in places
-    ]
-    left = [pair for pair in pairs if pair.id not in places]
-    own = [own_evaluation(split, (pair for pair in left if pair.split == split)) for split in OWN]
-    trained = (TrainingText(pair.id, pair.question, pair.answer) for pair in left if pair.split == "train")
-    found = decontaminate("questions", trained, [*own, *general])
-    kept, leaks = found.divide(left, "decontaminated")
-    return kept, [*rejects, *leaks], found
-
-
-def _step(pair: QAPair) -> str:
-    return "cross_decontaminated" if isinstance(pair, CrossDocumentPair) else "decontaminated"
-
-
-def _training_texts(texts: Iterable[Document | Retelling]) -> Iterator[TrainingText]:
-    return (TrainingText(one.id, one.title if isinstance(one, Document) else "", one.text) for one in texts)
-
-
-def _quoted(evaluation: Evaluation, texts: Iterable[TrainingText]) -> dict[str, str]:
-    """Return for each of our own questions that stands in a text as a whole the id of that text.
-
-    A question with a gap quotes its document, as it is meant to; so only whole questions count.
-    """
-    index = PromptIndex([evaluation])
-    found: dict[str, str] = {}
-    for text in texts:
-        for hit in index.find(TrainingText(text.id, text.text, "")):
-            if hit.rule != "8-gram" and hit.share == 1:
-                found.setdefault(hit.prompt_id, text.id)
-    return found
 
 
 def write_checks(out: Path, found: Sequence[Decontamination]) -> None:

@@ -58,7 +58,8 @@ def _with_api(namespace: str, look: Callable[[ClusterApi], Iterator[Check]]) -> 
 def _examine_api(cluster: ClusterApi, run_file: RunFile | None) -> Iterator[Check]:
     platform = run_file.platform if run_file else PlatformSection()
     store = run_file.run.store if run_file else ""
-    yield from examine_pool(cluster, platform, run_file is not None, store)
+    qa_shards = run_file.qa_build.shards if run_file else 1
+    yield from examine_pool(cluster, platform, run_file is not None, store, qa_shards)
     by_gitops = ("pipelines.kubeflow.org", ("v2beta1",), "pipelineversions", "pipelines by GitOps", False)
     yield from guarded("pipelineversions", partial(check_kind, cluster, *by_gitops))
     yield from check_orphans(cluster, reap=False)

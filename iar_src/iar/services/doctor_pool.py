@@ -25,7 +25,9 @@ JOB_VERBS = ("create", "get", "watch", "patch", "delete")
 POD_RIGHTS = (("pods", ("get", "list", "watch")), ("pods/log", ("get",)))
 
 
-def examine_pool(cluster: ClusterApi, platform: PlatformSection, named: bool, store: str) -> Iterator[Check]:
+def examine_pool(
+    cluster: ClusterApi, platform: PlatformSection, named: bool, store: str, qa_shards: int = 1
+) -> Iterator[Check]:
     """Yield every finding about the pool; `named` = it is that of a run file, so what it names must be there.
 
     With a `store` jobs mount no claim.
@@ -39,7 +41,7 @@ def examine_pool(cluster: ClusterApi, platform: PlatformSection, named: bool, st
     yield from guarded("localqueues", queues)
     yield from guarded("queues", lambda: check_queues(cluster, pool.queue, named))
     yield from guarded("gpus", lambda: check_gpus(cluster, platform) if named else count_gpus(cluster))
-    yield from guarded("storage", lambda: check_storage(cluster, platform, store))
+    yield from guarded("storage", lambda: check_storage(cluster, platform, store, qa_shards))
     if named:
         yield from check_references(cluster, pool, kind)
 
@@ -165,9 +167,10 @@ def _amount(node: dict[str, Any], gpu: str) -> int:
     return int(node.get("status", {}).get("allocatable", {}).get(gpu, 0))
 
 
-def check_storage(cluster: ClusterApi, platform: PlatformSection, store: str) -> Check:
+def check_storage(cluster: ClusterApi, platform: PlatformSection, store: str, qa_shards: int = 1) -> Check:
     """Find the state volume, bound, and writable from several nodes where tasks or a job's pods are on several."""
-    name, shards, nodes = platform.pool.state_claim, platform.candidate_shards, platform.pool.nodes
+    name, nodes = platform.pool.state_claim, platform.pool.nodes
+    shards = max(platform.candidate_shards, qa_shards)
     if not name:
         return Check(
             "storage", "pass", f"no volume claim is needed: tasks and jobs have disks of their own, and {store}"
@@ -186,7 +189,7 @@ def check_storage(cluster: ClusterApi, platform: PlatformSection, store: str) ->
     if phase != "Bound":
         return Check("storage", "warn", detail, "it binds with its first pod; else name a class in state-volume.yaml")
     if shards > 1 and not modes & SHARED:
-        fix = "use a ReadWriteMany class, or set platform.candidate_shards to 1"
+        fix = "use a ReadWriteMany class, or set platform.candidate_shards and qa_build.shards to 1"
         return Check("storage", "warn", f"{detail}: {shards} parallel tasks must share one node", fix)
     if nodes > 1 and not store and not modes & SHARED:
         fix = "use a ReadWriteMany class, or set run.store, with which jobs mount no claim"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from iar.config import RunFile
 from iar.errors import TemporaryError, UserError
 from iar.methods.digest import digest_json
-from iar.records import Outcome, write_json
+from iar.records import Lineage, Outcome, read_records, write_json
 from iar.services.checkpoints import read_json
 from iar.services.progress import Progress
 from iar.services.registry_heads import keep_head
@@ -24,14 +24,14 @@ from iar.services.stage_keys import STAGES, key_parts
 from iar.services.store import Report, Store, StoredRef, is_stored
 from iar.services.surroundings import surroundings
 from iar.services.withheld import retracted_now, with_retractions
-from iar.services.workspace import STEPS, Context, Manifest, Ref, Workspace, stored_files
+from iar.services.workspace import LINEAGE, STEPS, Context, Manifest, Ref, Workspace, stored_files
 
 if TYPE_CHECKING:
     from iar.services.registry import Registry
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 MAX_TRACKED_BYTES = 1_000_000
-READS_DOCUMENTS = "qa_build"
+READS_DOCUMENTS = ("qa_build", "qa_documents")
 COSTS = ("tokens", "target_tokens", "llm_tokens", "peak_memory_gb")
 
 
@@ -127,7 +127,7 @@ def _task(
     contents = {role: _content(text, workspace) for role, text in given.items()}
     name, store = name or stage.replace("_", "-"), Store.of(run_file, workspace)
     parts = key_parts(stage, run_file, contents, shard, shards, recipe)
-    if stage == READS_DOCUMENTS:
+    if stage in READS_DOCUMENTS:
         dataset = workspace.artifact(name, digest_json(parts))
         parts = with_retractions(parts, dataset, retracted_now(workspace.registry_url(run_file)))
     return Task(name, stage, run_file, workspace, store, given, parts, shard, shards, recipe)
@@ -245,7 +245,8 @@ def _record_lineage(task: Task, manifest: Manifest, registry: "Registry") -> str
         run_file.run_id, task.name, manifest.code, digest_json(settings), run_file.run.seed,
         manifest.started, manifest.seconds, **vars(manifest.made_in), config=settings, cost=spent,
     )  # fmt: skip
-    registry.record(manifest.outcome.lineage, producer)
+    whole = task.workspace.artifact(task.name, task.key) / LINEAGE
+    registry.record(read_records(whole, Lineage) if whole.is_file() else manifest.outcome.lineage, producer)
     keep_head(task.workspace.state, registry)
     return producer.id
 

@@ -41,6 +41,7 @@ COMPILED = (
     "platform.pool.secrets",
     "platform.pool.state_claim",
     "platform.pool.tolerations",
+    "qa_build.shards",
     "select.prune_to",
 )
 PLACE = re.compile(r"(/|(file|https?|s3)://)\S+")

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -100,15 +100,10 @@ def ingest(
     return Ingested(count, int(np.array(aside.characters)[kept].sum()), funnel, scorers)
 
 
-def keep_sources(out: Path, documents: Sequence[Document]) -> dict[str, SourceFacts]:
-    """Leave in sources.jsonl the lines of these documents alone, and return them by document.
-
-    What else is dropped after reading stands in the rejects, with the document's id.
-    """
-    wanted = {document.id for document in documents}
-    facts = {one.document_id: one for one in read_records(out / SOURCES, SourceFacts) if one.document_id in wanted}
-    write_records(out / SOURCES, facts.values())
-    return facts
+def keep_sources(out: Path, dropped: Container[str]) -> None:
+    """Leave out of sources.jsonl the lines of the documents that were `dropped` after reading, by their id."""
+    facts = read_records(out / SOURCES, SourceFacts)
+    write_records(out / SOURCES, (one for one in facts if one.document_id not in dropped))
 
 
 def read_documents(settings: DocumentsSection) -> tuple[list[Document], list[Reject]]:

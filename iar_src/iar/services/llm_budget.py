@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from iar.config import Endpoint
 from iar.errors import UserError
 from iar.methods.digest import canonical_json
+from iar.services.llm_ledger import Ledger
 from iar.services.reply_cache import GroupCommit, Spent
 
 _MILLION = 1e6
 _CEILINGS = ("budget_calls", "budget_tokens", "budget_money")
+_POLL_SECONDS = 0.2
 _TEMPLATE_TOKENS = 256  # what a server's chat template may add to a prompt
 
 
@@ -36,18 +38,19 @@ def uncounted(endpoint: Endpoint, body: dict[str, Any], raw: str) -> tuple[int, 
 
 
 class Budget:
-    """What the calls under way may still cost, on top of what was spent before, by other runs too."""
+    """What the calls under way may still cost, on top of what was spent before: by other runs and processes too."""
 
     def __init__(self, endpoint: Endpoint, archive: GroupCommit) -> None:
         self._endpoint = endpoint
         self._archive = archive
         self._ceilings = {key: most for key in _CEILINGS if (most := getattr(endpoint, key)) is not None}
+        self._ledger = Ledger(archive.folder, endpoint.model, endpoint.revision)
         self._reserved = Spent()
-        self._changed = asyncio.Condition()
+        self._freed = asyncio.Event()
 
     @asynccontextmanager
     async def reserve(self, body: dict[str, Any]) -> AsyncIterator[None]:
-        """Set aside what a call can cost; waits while only the calls under way stand against it.
+        """Set aside what a call can cost; waits while only calls under way, here or elsewhere, stand against it.
 
         Raises UserError where it would not even fit once they are back: the ceiling is reached.
         """
@@ -55,18 +58,32 @@ class Budget:
             yield
             return
         most = dearest(self._endpoint, body)
-        async with self._changed:
-            while passed := self._passed(self._archive.spent + self._reserved + most):
-                if not self._reserved.calls:
-                    raise UserError(self._reached(passed, most))
-                await self._changed.wait()
-            self._reserved += most
+        while not self._set_aside(most):
+            self._freed.clear()
+            with suppress(TimeoutError):  # what other processes have back is not told here
+                async with asyncio.timeout(_POLL_SECONDS):
+                    await self._freed.wait()
         try:
             yield
         finally:
-            self._reserved += Spent(-most.calls, -most.prompt_tokens, -most.completion_tokens)
-            async with self._changed:
-                self._changed.notify_all()
+            with self._ledger.held():
+                self._reserved += Spent(-most.calls, -most.prompt_tokens, -most.completion_tokens)
+                self._ledger.write(self._reserved)
+            self._freed.set()
+
+    def _set_aside(self, most: Spent) -> bool:
+        """Return whether `most` fits, and then count it. Raises UserError where it never will."""
+        with self._ledger.held():
+            under_way = self._reserved + self._ledger.others()
+            # Read last: a call is counted as spent before it is no more under way.
+            self._archive.refresh()
+            if passed := self._passed(self._archive.spent + under_way + most):
+                if not under_way.calls:
+                    raise UserError(self._reached(passed, most))
+                return False
+            self._reserved += most
+            self._ledger.write(self._reserved)
+            return True
 
     def _passed(self, total: Spent) -> str:
         """Return the first ceiling that `total` passes, "" where all hold."""

@@ -27,10 +27,12 @@ def paraphrase(
     documents: Sequence[Document],
     count_tokens: Callable[[str], int],
     teacher: str,
-    rejects: list[Reject],
+    rejects: dict[str, list[Reject]],
     on_progress: OnProgress | None = None,
 ) -> list[Retelling]:
-    """Return each passage of at most 300 tokens in each register; one of more tokens, or unfaithful, is dropped."""
+    """Return each passage of at most 300 tokens in each register; one of more tokens, or unfaithful, is dropped.
+
+    `rejects`: by document id."""
     passages = [(one, chunk) for one in documents for chunk in chunk_document(one, MOST_TOKENS, count_tokens)]
     tasks = [(document, chunk, register) for document, chunk in passages for register in REGISTERS]
     rows = [
@@ -42,7 +44,7 @@ def paraphrase(
     ):
         made = _retelling(document, chunk.start, chunk.end, "paraphrase", register, teacher, asked)
         if count_tokens(made.text) > MOST_TOKENS:
-            rejects.append(Reject(STEP, made.id, f"longer than {MOST_TOKENS} tokens", made.text))
+            rejects[made.document_id].append(Reject(STEP, made.id, f"longer than {MOST_TOKENS} tokens", made.text))
         else:
             drafts += _sound(made, chunk.text, asked, rejects)
     return _faithful(client, documents, drafts, rejects, on_progress)
@@ -56,7 +58,7 @@ def relate(
     most: int,
     teacher: str,
     seed: int,
-    rejects: list[Reject],
+    rejects: dict[str, list[Reject]],
     on_progress: OnProgress | None = None,
 ) -> list[Retelling]:
     """Return at most `most` texts a document, each on a pair or triple of its anchors that stand in one part of it."""
@@ -85,7 +87,7 @@ def relate(
     ):
         made = _retelling(document, start, start + len(text), "relations", in_words(group), teacher, asked)
         if asked.value is not None and not asked.value.related:
-            rejects.append(Reject(STEP, made.id, "not related in the passage", made.about))
+            rejects[made.document_id].append(Reject(STEP, made.id, "not related in the passage", made.about))
         else:
             drafts += _sound(made, text, asked, rejects)
     return _faithful(client, documents, drafts, rejects, on_progress)
@@ -99,14 +101,14 @@ def _retelling(
     return Retelling(name, document.id, start, end, kind, about, text, teacher)
 
 
-def _sound(made: Retelling, source: str, asked: Asked[Form], rejects: list[Reject]) -> list[Retelling]:
+def _sound(made: Retelling, source: str, asked: Asked[Form], rejects: dict[str, list[Reject]]) -> list[Retelling]:
     """Return the retelling in a list, or nothing where it was not read, is empty or a copy."""
     if asked.value is None:
-        rejects.append(unread(STEP, made.id, asked))
+        rejects[made.document_id].append(unread(STEP, made.id, asked))
     elif not normalise(made.text):
-        rejects.append(Reject(STEP, made.id, "empty", made.about))
+        rejects[made.document_id].append(Reject(STEP, made.id, "empty", made.about))
     elif normalise(made.text) == normalise(source):
-        rejects.append(Reject(STEP, made.id, "a copy of its source", made.text))
+        rejects[made.document_id].append(Reject(STEP, made.id, "a copy of its source", made.text))
     else:
         return [made]
     return []
@@ -116,7 +118,7 @@ def _faithful(
     client: ChatClient,
     documents: Sequence[Document],
     drafts: Sequence[Retelling],
-    rejects: list[Reject],
+    rejects: dict[str, list[Reject]],
     on_progress: OnProgress | None,
 ) -> list[Retelling]:
     """Return what the certifier passes, which sees the source."""
@@ -131,9 +133,9 @@ def _faithful(
     kept: list[Retelling] = []
     for draft, asked in zip(drafts, ask_forms(client, "faithful", Certificate, rows, on_progress), strict=True):
         if asked.value is None:
-            rejects.append(unread(STEP, draft.id, asked))
+            rejects[draft.document_id].append(unread(STEP, draft.id, asked))
         elif not asked.value.passed:
-            rejects.append(
+            rejects[draft.document_id].append(
                 Reject(STEP, draft.id, "says what its source does not", f"{draft.text} [{asked.value.reason}]")
             )
         else:

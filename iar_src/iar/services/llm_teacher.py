@@ -15,11 +15,11 @@ from iar.errors import PermanentError
 from iar.methods.digest import digest_json
 from iar.methods.prompting import fence
 from iar.methods.question_form import anchor_fault, locate_quote, question_fault
-from iar.methods.shared_anchors import shared_anchors
-from iar.methods.teaching import FurtherOutput, TeacherOutput, funnel_step
+from iar.methods.shared_anchors import Crossing
+from iar.methods.teaching import Retold, TeacherOutput, funnel_step
 from iar.methods.textnorm import normalise
 from iar.methods.verbalised_sampling import draw_question
-from iar.records import Anchor, Chunk, Document, QAPair, Reject
+from iar.records import Anchor, Chunk, CrossDocumentPair, Document, QAPair, Reject
 from iar.services.llm import ChatClient, Patience
 from iar.services.llm_ask import Asked, load_prompt
 from iar.services.llm_cross_document import ask_across
@@ -111,22 +111,20 @@ class LlmTeacher:
         funnel += [funnel_step(step, unit, len(items), lesson.rejects) for step, unit, items in kept]
         return TeacherOutput(anchors, pairs, rewrite_inputs, lesson.rejects, funnel)
 
-    def further(
+    def retell(
         self,
         documents: Sequence[Document],
         chunks: Sequence[Chunk],
         anchors: Sequence[Anchor],
-        held_out: Sequence[Chunk],
         seed: int,
         count_tokens: Callable[[str], int] | None = None,
         on_progress: OnProgress | None = None,
-    ) -> FurtherOutput:
-        """Return the cross-document questions and the retellings that the settings ask for.
+    ) -> Retold:
+        """Return the retellings that the settings ask for.
 
         Raises as `build` does, and PermanentError for paraphrases without `count_tokens`.
         """
-        settings, client = self._settings, self._client
-        made = FurtherOutput()
+        settings, client, made = self._settings, self._client, Retold()
         if "paraphrase" in settings.augment:
             if count_tokens is None:
                 raise PermanentError("paraphrases are bounded in tokens, and no tokenizer was given; mend the pipeline")
@@ -136,17 +134,18 @@ class LlmTeacher:
             made.retellings.extend(
                 relate(client, documents, chunks, anchors, most, self.name, seed, made.rejects, on_progress)
             )
-        if settings.augment:
-            made.funnel.append(funnel_step("augmented", "retelling", len(made.retellings), made.rejects))
-        if settings.cross_questions:
-            crossings = shared_anchors(held_out, anchors, settings.cross_questions)
-            made.cross.extend(
-                ask_across(client, crossings, settings.question_candidates, self.name, seed, made.rejects, on_progress)
-            )
-            made.funnel.append(
-                funnel_step("cross_document", "question over two documents", len(made.cross), made.rejects)
-            )
         return made
+
+    def ask_across(
+        self,
+        crossings: Sequence[Crossing],
+        seed: int,
+        rejects: list[Reject],
+        on_progress: OnProgress | None = None,
+    ) -> list[CrossDocumentPair]:
+        """Return at most one question a crossing; what is dropped is added to `rejects`. Raises as `build` does."""
+        candidates = self._settings.question_candidates
+        return ask_across(self._client, crossings, candidates, self.name, seed, rejects, on_progress)
 
 
 class _Lesson:

@@ -8,7 +8,8 @@ from typing import Any
 
 from iar.errors import IarError
 from iar.services.registry import Registry
-from iar.services.retraction import retracted_entries
+from iar.services.retraction import retracted_entries, retractions
+from iar.services.withheld import RETRACTED, with_retractions
 from iar.services.workspace import Manifest, Ref
 
 
@@ -32,23 +33,24 @@ def plan(registry: Registry, state: Path) -> list[RunPlan]:
     A task is to run again where what it made was made from something retracted, or where it reads the result of such
     a task. One whose input comes out the same as before is then reused after all.
     """
-    retracted = retracted_entries(registry)
-    tainted = registry.products(retracted) | set(retracted)
+    entries = retracted_entries(registry)
+    tainted = registry.products(entries) | set(entries)
+    retracted = {one.subject for one in retractions(registry)}
     folders = sorted(path for path in (state / "runs").glob("*/tasks") if path.is_dir())
-    plans = (_plan(folder, tainted) for folder in folders)
+    plans = (_plan(folder, tainted, retracted) for folder in folders)
     return [one for one in plans if one.again]
 
 
-def _plan(tasks: Path, tainted: set[str]) -> RunPlan:
+def _plan(tasks: Path, tainted: set[str], retracted: set[str]) -> RunPlan:
     again, reused, gone = [], [], []
     contents: set[str] = set()
     seconds = 0.0
-    for name, manifest in _manifests(tasks):
+    for name, manifest, folder in _manifests(tasks):
         if manifest is None:
             gone.append(name)
             continue
         made = {one.digest for one in manifest.outcome.lineage}
-        if made & tainted or contents & set(_inputs(manifest)):
+        if made & tainted or contents & set(_inputs(manifest)) or _reads_retracted(manifest, folder, retracted):
             again.append(name)
             contents.add(manifest.content)
             seconds += manifest.seconds
@@ -57,19 +59,28 @@ def _plan(tasks: Path, tainted: set[str]) -> RunPlan:
     return RunPlan(tasks.parent.name, tuple(again), tuple(reused), tuple(gone), seconds)
 
 
-def _manifests(tasks: Path) -> Iterator[tuple[str, Manifest | None]]:
-    """Yield the tasks with their manifests, those that were made first first."""
-    found: list[tuple[float, str, Manifest]] = []
+def _reads_retracted(manifest: Manifest, folder: Path, retracted: set[str]) -> bool:
+    """Tell of the documents of a sharded build; the registry knows them only as those of the dataset."""
+    if manifest.stage != "qa_documents":
+        return False
+    parts = manifest.key_parts
+    return set(with_retractions(parts, folder, retracted).get(RETRACTED, ())) > set(parts.get(RETRACTED, ()))
+
+
+def _manifests(tasks: Path) -> Iterator[tuple[str, Manifest | None, Path]]:
+    """Yield the tasks with their manifests and folders, those that were made first first."""
+    found: list[tuple[float, str, Manifest, Path]] = []
     for marker in sorted(tasks.glob("*.json")):
         reference = json.loads(marker.read_text(encoding="utf-8"))["ref"]
+        ref = Ref.parse(reference)
         try:
-            manifest = Ref.parse(reference).open()
+            manifest = ref.open()
         except IarError:
-            yield marker.stem, None
+            yield marker.stem, None, ref.path
         else:
-            found.append((manifest.started, marker.stem, manifest))
-    for _, name, manifest in sorted(found, key=lambda one: one[:2]):
-        yield name, manifest
+            found.append((manifest.started, marker.stem, manifest, ref.path))
+    for _, name, manifest, folder in sorted(found, key=lambda one: one[:2]):
+        yield name, manifest, folder
 
 
 def _inputs(manifest: Manifest) -> list[Any]:

@@ -77,6 +77,7 @@ class ReplyCache:
     """An open cache; made by `open_cache`."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.folder = path.parent
         self._connection = connection
         self._path = path
         self._one_commit = threading.Lock()
@@ -126,6 +127,7 @@ class GroupCommit:
 
     def __init__(self, cache: ReplyCache, model: str, revision: str) -> None:
         self.spent = cache.spent(model, revision)
+        self.folder = cache.folder
         self._cache = cache
         self._model = (model, revision)
         self._waiting: list[Call] = []
@@ -138,6 +140,11 @@ class GroupCommit:
             batch, self._waiting = self._waiting, []
             if batch:  # else the call was in the batch of one that waited before
                 self.spent = await asyncio.to_thread(self._commit, batch)
+
+    def refresh(self) -> None:
+        """Learn what other processes have spent since the last commit here."""
+        with open_cache(self.folder) as cache:  # not the connection that may be committing
+            self.spent = cache.spent(*self._model)
 
     def _commit(self, batch: Sequence[Call]) -> Spent:
         self._cache.put(batch)

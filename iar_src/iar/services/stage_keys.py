@@ -78,9 +78,14 @@ STAGES: dict[str, StageSpec] = {
     "base_model": StageSpec(("model.source", "model.revision", "model.digest"), files=("model.source",)),
     "qa_build": StageSpec(
         ("documents", "qa_build", *PROBES, "evaluate.lm_eval_limit", "run.seed"),
-        may=("base",),
+        may=("base", "documents", "lessons_*"),
         files=("documents.path", *EVALUATED),
     ),
+    "qa_documents": StageSpec(
+        ("documents", "qa_build.teacher", *EVALUATED, "evaluate.lm_eval_limit", "run.seed"),
+        files=("documents.path", *EVALUATED),
+    ),
+    "qa_shard": StageSpec(("qa_build", "run.seed"), needs=("documents",), may=("base",), sharded=True),
     "inject": StageSpec(("inject", "model.system_turn", "run.seed"), needs=("data", "base")),
     "align": StageSpec(("align", "model.system_turn", "run.seed"), needs=("data", "base"), may=("start",)),
     "merge_candidate": StageSpec(

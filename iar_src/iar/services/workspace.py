@@ -35,7 +35,9 @@ CHECKS, HITS = "decontamination.json", "contamination.jsonl"
 """What data was checked against: other evaluations leave other files, and the data the same."""
 WITHHELD = "withheld.json"
 """Which retracted files were met: the data without them is the same whether they were there or not."""
-NO_CONTENT = frozenset((STEPS, CHECKS, HITS, WITHHELD))
+LINEAGE = "lineage.jsonl"
+"""Registry entries of an artifact that are too many for its manifest; they say again what its other files say."""
+NO_CONTENT = frozenset((STEPS, CHECKS, HITS, WITHHELD, LINEAGE))
 
 
 @dataclass(frozen=True)
