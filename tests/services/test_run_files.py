@@ -152,7 +152,8 @@ def test_a_wrong_value_is_named_with_line_key_and_fix(tmp_path: Path, text: str,
 def test_an_unknown_key_gets_the_closest_one_and_all_valid_ones(tmp_path: Path) -> None:
     line = error_of(tmp_path, BASE + "select:\n  tolerance: 1\n")
     assert line == (
-        "run.yaml:6: select.tolerance: unknown key; did you mean 'tolerance_points'? valid keys here: tolerance_points"
+        "run.yaml:6: select.tolerance: unknown key; did you mean 'tolerance_points'? valid keys here: floors, "
+        "preference, prune_to, tolerance_points"
     )
 
 

@@ -21,9 +21,9 @@ from iar.services.registry import Registry
 from iar.services.runs import read_status
 from iar.services.store import StoredRef
 from iar.services.workspace import Workspace
+from tests.finished_run import REPOSITORY, tiny_run_file
 from tests.services.s3_server import PLACE, S3Server, s3_server
 from tests.services_real.conftest import mlflow_server
-from tests.test_pipeline import REPOSITORY, tiny_run_file
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 TASKS = 11
