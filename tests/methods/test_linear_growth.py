@@ -30,6 +30,7 @@ def word(number: int) -> str:
     return WORDS[number % len(WORDS)]
 
 
+@pytest.mark.slow
 def test_the_teacher_works_document_by_document() -> None:
     def prepare(count: int) -> Callable[[], object]:
         documents = [document(number, 2) for number in range(count)]

@@ -25,6 +25,7 @@ def parents(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -
     return tiny_model_folder, derive(tiny_model_folder, tmp_path_factory.mktemp("parents") / "tuned", noisy)
 
 
+@pytest.mark.slow
 def test_both_engines_make_the_same_folders(parents: tuple[Path, Path], tmp_path: Path) -> None:
     recipes = [RECIPES[name] for name in ("slerp", "ties")]
     ours = merge_candidates(*parents, recipes, tmp_path / "ours", PARENTS)
@@ -42,6 +43,7 @@ def test_both_engines_make_the_same_folders(parents: tuple[Path, Path], tmp_path
         assert other.distance_to_tuned == pytest.approx(mine.distance_to_tuned, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_soup_is_the_same_from_both_engines(parents: tuple[Path, Path], tmp_path: Path) -> None:
     other = derive(parents[0], tmp_path / "other", lambda tensors: {name: v * 1.01 for name, v in tensors.items()})
     (recipe,) = grid(

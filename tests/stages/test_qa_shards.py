@@ -106,6 +106,7 @@ def with_teacher(server: ChatServer, documents: Path, shards: int, **teacher: An
     return settings(documents, teacher=server.endpoint(**teacher).model_dump(mode="json"), shards=shards, **LLM)
 
 
+@pytest.mark.slow
 def test_a_language_model_is_asked_the_same_whatever_the_number_of_shards(
     server: ChatServer, documents: Path, tmp_path: Path
 ) -> None:
@@ -163,7 +164,7 @@ def workers_of(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
 
 
-@pytest.mark.parametrize("victim", ["shard", "all"])
+@pytest.mark.parametrize("victim", ["shard", pytest.param("all", marks=pytest.mark.slow)])
 def test_a_kill_of_a_shard_or_of_all_costs_no_reply_and_the_next_try_ends_with_the_same_bytes(
     documents: Path, tmp_path: Path, victim: str
 ) -> None:
