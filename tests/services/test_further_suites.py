@@ -165,6 +165,7 @@ def test_a_task_of_lm_eval_keeps_its_prompts_filters_and_metric(tmp_path: Path) 
     assert next(one for one in general_evaluations(run_file) if one.name == str(path)).prompts[0][1] == "Q: 1 + 1?\nA:"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "keys", "message"),
     [
