@@ -171,7 +171,7 @@ def merge(base_place: str, tuned_place: str, out_place: str) -> None:
         merge_candidates(
             base, tuned, grid(RecoverSection(), SEED), out, {}, None, MergeSettings(shard_bytes=SHARD_BYTES)
         )
-    os.sync()  # what was written counts when it is on the disk
+    os.sync()
     after, stored = io_counts(), MappedTensors(base).info.values()
     print(json.dumps({
         "parent_bytes": sum(info.bytes for info in stored), "largest": max(info.bytes for info in stored),
@@ -209,13 +209,15 @@ def io_counts() -> dict[str, int]:
 
 
 def timed(command: Sequence[str]) -> dict[str, Any]:
-    """Run a command; return its seconds, the peak of its resident memory in bytes, and what it printed."""
+    """Run a command; return its seconds until what it wrote is on the disk, the peak of its resident memory in bytes,
+    and what it printed."""
     started = time.perf_counter()
     with ExitStack() as stack:
         output = stack.enter_context(tempfile.TemporaryFile("w+"))
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
+        os.sync()
         took = time.perf_counter() - started
         output.seek(0)
         text = output.read()
@@ -275,6 +277,7 @@ def copy_bound(base: Path, folder: Path, read: int, written: int) -> float:
     with target.open("wb", buffering=0) as file:
         for _ in range(max(1, 2 * count // COPY_BYTES)):
             file.write(data)
+    os.sync()
     writing = (time.perf_counter() - started) / target.stat().st_size
     target.unlink()
     return read * reading + written * writing

@@ -138,7 +138,7 @@ def test_dare_repeats_for_a_seed_and_name_and_for_no_other() -> None:
 
 @pytest.mark.parametrize("case", ["ordinary", "ties everywhere"])
 def test_blocks_give_the_same_bits_as_the_tensor_at_once(case: str) -> None:
-    theta_0, theta_1 = pair(3, 50_000)  # more than two blocks, the last one partial
+    theta_0, theta_1 = pair(11, 50_000)  # more than two blocks, the last one partial
     if case == "ties everywhere":
         theta_0, theta_1 = (theta_0 * 8).round() / 8, (theta_1 * 8).round() / 8
     recipes = grid(RecoverSection(), seed=17)

@@ -71,8 +71,8 @@ def sums_of(written: "torch.Tensor", theta_0: "torch.Tensor", delta: "torch.Tens
     `delta_square` is delta @ delta, which is the same for all candidates.
     """
     moved = written.float() - theta_0
-    # numpy counts several times faster than torch
-    changed = np.count_nonzero(moved.numpy()) if moved.device.type == "cpu" else int(moved.count_nonzero())
+    # numpy counts several times faster than torch, and booleans faster than floats
+    changed = np.count_nonzero(moved.numpy() != 0) if moved.device.type == "cpu" else int(moved.count_nonzero())
     to_base = float(moved @ moved)
     rest = moved.sub_(delta)
     return Sums(len(moved), int(changed), to_base, float(rest @ rest), delta_square)

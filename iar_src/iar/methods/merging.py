@@ -24,7 +24,7 @@ from iar.methods.fapm import Kept, kept_changes, pruned
 from iar.methods.merge_facts import tensor_place
 from iar.methods.merge_grid import Recipe
 
-BLOCK_ELEMENTS = 1 << 16  # 256 KiB in fp32: the dozen temporaries of a block stay in the processor's cache
+BLOCK_ELEMENTS = 1 << 18  # 1 MiB in fp32: in smaller ones the interpreter takes longer than the arithmetic
 SMALLEST_NORM = 1e-8
 COLLINEAR_COSINE = 0.9995  # beyond it, either sign, the arc is a line (the same bound as mergekit's)
 
@@ -178,7 +178,10 @@ def uniform_draws(seed: int, name: str, start: int = 0) -> np.random.Generator:
 
 def drop_and_rescale(delta: torch.Tensor, drop: float, uniform: torch.Tensor) -> torch.Tensor:
     """Return fp32 `delta`, zero where the uniform draw is below `drop`, the rest times 1 / (1 - drop)."""
-    return torch.where(uniform.reshape(delta.shape) >= drop, delta, 0.0) * (1 / (1 - drop))
+    kept = torch.ge(
+        uniform.reshape(delta.shape), drop, out=torch.empty_like(delta)
+    )  # torch.where takes ten times as long
+    return kept.mul_(delta).mul_(1 / (1 - drop))
 
 
 def soup(block: Block, weight: float) -> torch.Tensor:

@@ -1,15 +1,16 @@
 """All candidates of a grid in one pass over the checkpoints: each tensor is read once, block by block.
 
 Memory: the checkpoints are mapped, and a tensor's pages given back when it is merged; beside them stand one fp32 copy
-of the largest tensor (for the TIES selection) and a few blocks a thread. Blocks are computed and written by the same
-threads; the blocks of a file, and the sums behind the facts, keep their order, so threads change no bit.
+of the largest tensor (for the TIES selection) and a few blocks a thread. Blocks are computed by one set of threads and
+hashed and written by another, which the disk may hold up; the blocks of a file, and the sums behind the facts, keep
+their order, so threads change no bit.
 """
 
 import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from iar.methods.merging import PairStatistics
 
 CUDA_BLOCK_ELEMENTS = 1 << 24  # a launch a block: 64 MiB in fp32 hide it
+WAITING_BLOCKS = 4  # computed and not yet written; more hide no more of the disk's pauses
 
 ReportProgress = Callable[[float, float, str], None]
 
@@ -134,8 +136,7 @@ def _stream(
     seed, threads = draw_seed(recipes), settings.threads or len(os.sched_getaffinity(0))
     size = BLOCK_ELEMENTS if settings.device == "cpu" else CUDA_BLOCK_ELEMENTS
     total_bytes, done_bytes = float(sum(info.bytes for info in layout)), 0.0
-    with ThreadPoolExecutor(threads, "merge", torch.set_num_threads, (1,)) as pool:
-        output = _Output(pool, writers, threads)
+    with ThreadPoolExecutor(threads, "merge", torch.set_num_threads, (1,)) as pool, _Output(writers, threads) as output:
         examine = partial(_examine, parents, recipes)
         ahead = pool.submit(examine, layout[0])
         for number, info in enumerate(layout, start=1):
@@ -184,53 +185,68 @@ def _merge_block(
 
 
 class _Output:
-    """Blocks on their way to the files: a few computed ones wait, those of one block are written side by side."""
+    """Blocks on their way to the files, a bounded number: computed in any order, written in theirs.
 
-    def __init__(self, pool: ThreadPoolExecutor, writers: Sequence[CandidateWriter], threads: int) -> None:
-        self._pool, self._writers, self._threads = pool, writers, threads
-        self._pending: deque[tuple[TensorInfo, Future[list[tuple[torch.Tensor, Sums]]]] | Callable[[], None]] = deque()
-        self._writes: list[Future[None]] = []
+    Each file belongs to one writing thread.
+    """
+
+    def __init__(self, writers: Sequence[CandidateWriter], threads: int) -> None:
+        self._writers, self._ahead = writers, 2 * threads
+        self._threads = [ThreadPoolExecutor(1, "write") for _ in range(min(threads, len(writers)))]
+        self._computing: deque[tuple[TensorInfo, Future[list[tuple[torch.Tensor, Sums]]]] | Callable[[], None]] = (
+            deque()
+        )
+        self._writing: deque[list[Future[None]]] = deque()
+
+    def __enter__(self) -> "_Output":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for thread in self._threads:
+            thread.shutdown(cancel_futures=True)
 
     def add(self, info: TensorInfo, merged: "Future[list[tuple[torch.Tensor, Sums]]]") -> None:
-        """Take the next block; write the oldest where more than a few wait."""
-        self._pending.append((info, merged))
-        while len(self._pending) > 2 * self._threads:
-            self._write()
+        """Take the next block; hand the oldest on where more than a few are being computed."""
+        self._computing.append((info, merged))
+        while len(self._computing) > self._ahead:
+            self._hand_on()
 
     def after(self, action: Callable[[], None]) -> None:
-        """Do something when all blocks so far are written."""
-        self._pending.append(action)
+        """Do something when all blocks so far are computed."""
+        self._computing.append(action)
 
     def drain(self) -> None:
         """Write all that waits."""
-        while self._pending:
-            self._write()
-        self._settle()
+        while self._computing:
+            self._hand_on()
+        self._settle(0)
 
-    def _write(self) -> None:
-        entry = self._pending.popleft()
+    def _hand_on(self) -> None:
+        entry = self._computing.popleft()
         if callable(entry):
             entry()
             return
         info, merged = entry
-        pieces = []
-        for writer, (piece, sums) in zip(self._writers, merged.result(), strict=True):
+        blocks = merged.result()
+        for writer, (_, sums) in zip(self._writers, blocks, strict=True):
             writer.sums[info.name] = writer.sums.get(info.name, Sums()) + sums
             if not math.isfinite(sums.to_base):
                 raise PermanentError(
                     f"{writer.recipe.id}: tensor '{info.name}' exceeds the range of {info.dtype}; "
                     "the change from training is too large to merge"
                 )
-            pieces.append((writer, piece))
-        self._settle()
-        groups = [pieces[number :: self._threads] for number in range(self._threads)]
-        self._writes = [self._pool.submit(_append, group) for group in groups if group]
+        pieces = [(writer, piece) for writer, (piece, _) in zip(self._writers, blocks, strict=True)]
+        count = len(self._threads)
+        self._writing.append(
+            [thread.submit(_append, pieces[number::count]) for number, thread in enumerate(self._threads)]
+        )
+        self._settle(WAITING_BLOCKS)
 
-    def _settle(self) -> None:
-        """Wait for the writes of the block before. Raises what one of them raised."""
-        wait(self._writes)
-        for done in self._writes:
-            done.result()
+    def _settle(self, left: int) -> None:
+        """Wait until no more than `left` blocks are being written. Raises what writing one raised."""
+        while len(self._writing) > left:
+            for written in self._writing.popleft():
+                written.result()
 
 
 def _append(pieces: "Sequence[tuple[CandidateWriter, torch.Tensor]]") -> None:

@@ -1,6 +1,7 @@
 """A candidate's folder while it is written: aside, its record last, under its final name in one step."""
 
 import hashlib
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -70,8 +71,10 @@ class CandidateWriter:
         self.close()
         name, tensors = self._waiting.pop(0)
         self._file = (self.folder / name).open("wb")
-        self._left = sum(tensor.bytes for tensor in tensors)
-        self._put(safetensors_header(tensors))
+        header, self._left = safetensors_header(tensors), sum(tensor.bytes for tensor in tensors)
+        if hasattr(os, "posix_fallocate"):  # files that grow side by side would lie in pieces
+            os.posix_fallocate(self._file.fileno(), 0, len(header) + self._left)
+        self._put(header)
 
     def _put(self, data: "bytes | memoryview") -> None:
         assert self._file is not None
