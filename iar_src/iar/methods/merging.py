@@ -150,10 +150,11 @@ def _cut_at(magnitudes: np.ndarray, place: int, theta_0: torch.Tensor, theta_1: 
     if value == 0 or not np.any(magnitudes[:place] == value):
         return Cut(float(value), len(magnitudes))
     for start, first, second in paired_blocks(theta_0, theta_1):
-        places = torch.nonzero((second - first).abs_() == float(value)).flatten()
-        if len(places) >= ties_kept:
-            return Cut(float(value), start + int(places[ties_kept - 1]) + 1)
-        ties_kept -= len(places)
+        equal = (second - first).abs_().numpy() == value
+        here = int(np.count_nonzero(equal))
+        if here >= ties_kept:
+            return Cut(float(value), start + int(np.flatnonzero(equal)[ties_kept - 1]) + 1)
+        ties_kept -= here
     raise AssertionError("a counted tie was not found again")
 
 
