@@ -27,6 +27,7 @@ _LIST_ITEM = re.compile(r"\s*(?:[-*+•·–]|\d{1,2}[.)])\s+")
 _HYPHENATED = re.compile(r"[^\W\d_]-")
 _IN_WORD = re.compile(r"\w")
 _WIDE_END = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}，。！？、；：）」』]")
+_FILLER = regex.compile(r"[\p{Cc}\u00ad\u200b\ufeff--[\t\n]]", flags=regex.V1)  # control and zero-width characters
 
 
 MOST_TITLE_CHARACTERS = 200
@@ -47,8 +48,7 @@ class PlainText:
 
 def clean_line(line: str) -> str:
     """Return `line` with single spaces, without control and zero-width filler characters."""
-    printable = regex.sub(r"[\p{Cc}\u00ad\u200b\ufeff--[\t\n]]", "", line, flags=regex.V1)
-    return " ".join(printable.split())
+    return " ".join(_FILLER.sub("", line).split())
 
 
 def join_lines(lines: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ says on which texts its own scores were looked at, and what they were there.
 
 import functools
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
@@ -29,7 +30,7 @@ MENU_WORDS = 5
 MENU_MEAN_WORDS = 2.5
 # Written varieties that are one language to whoever asks for it.
 VARIETIES = {"wuu": "zh", "yue": "zh", "nn": "no"}
-_BOILERPLATE = regex.compile(
+_BOILERPLATE = re.compile(
     r"cookies?\b.{0,60}\b(?:accept|consent|polic|use|site)|(?:accept|reject) (?:all )?cookies|privacy policy"
     r"|terms (?:of|and) (?:use|service|conditions)|all rights reserved|©|copyright \d{4}|(?:sign|log) (?:in|up|out)\b"
     r"|subscribe|newsletter|click here|read more|skip to (?:main )?content|share (?:this|on)|follow us|back to top"
@@ -37,7 +38,7 @@ _BOILERPLATE = regex.compile(
     # A company is registered and a plan put on file in prose too.
     r"|上一篇|下一篇|扫(?:码|描二维码)|(?:请|立即|免费|用户|会员)(?:先)?(?:登录|注册)|(?:登录|注册)(?:账号|[ /|])"
     r"|^\W*(?:登录|注册)\W*$|ICP备|备案号|转载请注明",
-    regex.IGNORECASE,
+    re.IGNORECASE,
 )
 _SENTENCE_END = regex.compile(r"[.!?。！？…][\"'”’)」』]*\s*$")
 _WIDE = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}]")

@@ -26,7 +26,8 @@ def count_words(text: str) -> int:
 
 def words_of(text: str) -> list[str]:
     """Return the words of `text` after compatibility normalisation and case folding."""
-    return [match.group() for match in _WORD.finditer(unicodedata.normalize("NFKC", text).casefold())]
+    words: list[str] = _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    return words
 
 
 def is_wide(word: str) -> bool:
