@@ -50,24 +50,33 @@ def gradings(count: int) -> Iterator[Grading]:
 
 
 def judging(judgements: int, at_once: int, milliseconds: float) -> dict[str, Any]:
-    """Return seconds of all judgements, their ideal, and the growth of memory over the last nine tenths, in MB."""
+    """Return seconds of all judgements, their ideal, the growth of memory over the last nine tenths, in MB, and the
+    processor time: ours a judgement, in ms, and the server's as a share of a core."""
     process, held = psutil.Process(), []
 
     def watch(done: int, total: int) -> None:
         if done in (total // 10, total):
             held.append(process.memory_info().rss / 1e6)
 
-    with slow_server(milliseconds, VERDICT) as base_url, tempfile.TemporaryDirectory() as folder:
-        endpoint = Endpoint(name="judge", base_url=base_url, model="m", concurrency=at_once)
+    with slow_server(milliseconds, VERDICT) as server, tempfile.TemporaryDirectory() as folder:
+        endpoint = Endpoint(name="judge", base_url=server.base_url, model="m", concurrency=at_once)
         LlmJudge(endpoint, Path(folder) / "warm").judge_many(list(gradings(at_once)))  # imports, connections
         asked = list(gradings(judgements))
         judge = LlmJudge(endpoint, Path(folder) / "cold")
-        start = time.perf_counter()
+        start, our_start, server_start = time.perf_counter(), time.process_time(), server.cpu_seconds()
         votes = judge.judge_many(asked, watch)
         seconds = time.perf_counter() - start
+        our_cpu, server_cpu = time.process_time() - our_start, server.cpu_seconds() - server_start
     assert all(score == 1.0 for score, _, _ in votes)
     ideal = judgements / at_once * milliseconds / 1000
-    return {"ours": seconds, "bound": ideal, "over_ideal": seconds / ideal, "grown_mb": held[-1] - held[0]}
+    return {
+        "ours": seconds,
+        "bound": ideal,
+        "over_ideal": seconds / ideal,
+        "grown_mb": held[-1] - held[0],
+        "cpu_ms_each": 1000 * our_cpu / judgements,
+        "server_core_share": server_cpu / seconds,
+    }
 
 
 def write_archive(path: Path, votes: int) -> dict[tuple[str, str, str], ReplyFacts]:
@@ -145,7 +154,8 @@ def table(entry: dict[str, Any]) -> str:
     return (
         f"judge, {sizes['judgements']} judgements, {sizes['at_once']} at once, {sizes['server_milliseconds']:g} ms a "
         f"reply: ideal {entry['bound']:.2f} s, ours {entry['ours']:.2f} s ({entry['over_ideal']:.1%}), memory "
-        f"{entry['grown_mb']:+.0f} MB; bound of {MOST_OVER_IDEAL:.0%} {kept}; audit of "
+        f"{entry['grown_mb']:+.0f} MB, {entry['cpu_ms_each']:.2f} ms of CPU each, the server at "
+        f"{entry['server_core_share']:.0%} of a core; bound of {MOST_OVER_IDEAL:.0%} {kept}; audit of "
         f"{audit['votes']} votes, {sizes['resamples']} resamples: {audit['seconds']:.2f} s, peak "
         f"{audit['peak_gb']:.2f} GB; bound of {MOST_SECONDS:g} s and {MOST_GIGABYTES:g} GB {small}"
     )

@@ -20,8 +20,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from iar.config import Endpoint
 from iar.records import write_json
@@ -71,14 +74,27 @@ async def serve(delay_seconds: float, content: str) -> None:
     await server.serve_forever()
 
 
+@dataclass(frozen=True)
+class SlowServer:
+    """A running server, and its process."""
+
+    base_url: str
+    process: psutil.Process
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time that it has taken: one near a whole core is what the client waits for."""
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+
 @contextmanager
-def slow_server(milliseconds: float, content: str = CONTENT) -> Iterator[str]:
-    """Run the server in a process of its own; yield its base URL."""
+def slow_server(milliseconds: float, content: str = CONTENT) -> Iterator[SlowServer]:
+    """Run the server in a process of its own."""
     command = [sys.executable, __file__, "--serve", "--milliseconds", str(milliseconds), "--content", content]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
-            yield f"http://127.0.0.1:{int(server.stdout.readline())}/v1"
+            yield SlowServer(f"http://127.0.0.1:{int(server.stdout.readline())}/v1", psutil.Process(server.pid))
         finally:
             server.kill()
 
@@ -124,13 +140,13 @@ def measure(calls: int, at_once: int, milliseconds: float, rounds: int) -> dict[
     """Return the entry of results.json, in seconds for all calls."""
     sides = {"ours": ours, "peer": peer}
     took: dict[str, list[float]] = {name: [] for name in sides}
-    with slow_server(milliseconds) as base_url:
+    with slow_server(milliseconds) as server:
         for buy in sides.values():  # imports and first connections are left out
-            buy(base_url, at_once, at_once)
+            buy(server.base_url, at_once, at_once)
         for _ in range(rounds):
             for name, buy in sides.items():
                 start = time.perf_counter()
-                buy(base_url, calls, at_once)
+                buy(server.base_url, calls, at_once)
                 took[name].append(time.perf_counter() - start)
     ideal = calls / at_once * milliseconds / 1000
     median = {name: statistics.median(seconds) for name, seconds in took.items()}

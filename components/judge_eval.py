@@ -18,12 +18,13 @@ def judge_eval(
     tuned: str = "",
     baselines: list[str] = [],  # noqa: B006
     pruned: str = "",
+    inject: str = "",
 ) -> str:
     """Score models on the validation questions and the general suites."""
     from iar.services.task_process import run_component
 
     inputs = {
         "data": data, "base": base, "candidates": candidates, "vanilla": vanilla, "tuned": tuned,
-        "baselines": baselines, "pruned": pruned,
+        "baselines": baselines, "pruned": pruned, "inject": inject,
     }  # fmt: skip
     return run_component("judge_eval", run_file, inputs, metrics, summary, name=name)

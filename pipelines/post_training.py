@@ -95,7 +95,7 @@ def build(settings: RunFile) -> Any:
         trained = {"vanilla": vanilla, "tuned": tuned}
 
         name = "judge-eval-references"
-        references = task(judge_eval, name, name=name, **trained, **common)
+        references = task(judge_eval, name, name=name, inject=injected, **trained, **common)
         candidates, scores = [], []
         for shard in range(1, shards + 1):
             name = f"merge-candidate-{shard}"

@@ -90,7 +90,8 @@ def make_run(root: Path, feasible: bool = True, nasty: str = NASTY, votes: bool 
         write_records(inputs[role] / "scores.jsonl", made)
         write_records(inputs[role] / VERIFIERS, audits(nasty))
         bits = [BitsPerByte(s.model, s.checkpoint_digest, 2 - s.domain / 50, 2 - s.general / 90, 9, 9) for s in made]
-        write_records(inputs[role] / "bpb.jsonl", bits)
+        injected = [BitsPerByte("theta_I", "i" * 64, 0.9, 1.9, 9, 9)] if role == "references" else []
+        write_records(inputs[role] / "bpb.jsonl", [*bits, *injected])
     for number in (1, 2):
         write_records(inputs[f"candidates_{number}"] / "candidates.jsonl", _candidates()[number - 1 :: 2])
         for one in _candidates()[number - 1 :: 2]:

@@ -16,13 +16,15 @@ from rich.console import Console
 from iar.config import RunFile
 from iar.console import print_results
 from iar.methods.scorers import SCORERS
-from iar.records import PruningLoss, SuiteScore, TestReading, to_json, write_json
+from iar.records import PruningLoss, SuiteScore, TestReading, Vote, to_json, write_json
 from iar.report.card import model_card
 from iar.report.data import ReportData, collect, results_json
+from iar.report.evidence import panel_facts
 from iar.report.html import duration, render, visible, write_report
 from iar.report.profile import kinds, profile, profile_text
 from iar.report.tables import results_markdown
 from iar.report.view import cross_document, headlines, pruning_rows, pruning_text, reached, selection_counts
+from iar.services.judges import ArchivedVote, write_votes
 from tests.report.folders import NASTY, QUESTIONS, RUN_FILE, Made, make_run
 
 RUN_ID = "test-0123456789"
@@ -177,7 +179,9 @@ def test_the_share_of_resamples_is_said_with_the_reasons(report: ReportData, pag
 
 
 def test_bits_per_byte_and_what_pruning_would_lose_are_shown(report: ReportData, page: Page) -> None:
-    assert [one.model for one in report.bpb] == [one.model for one in report.validation]
+    models = [one.model for one in report.validation]
+    models.insert(models.index("theta_IA"), "theta_I")  # read, and asked nothing
+    assert [one.model for one in report.bpb] == models and "Inject, before Align" in page.text
     pick, count = report.selection.pick, len(report.front)
     # The ranking of these folders is the front by D, in which the pick leads.
     assert [one.pick for one in report.pruning] == [pick] * count and count > 1
@@ -395,3 +399,18 @@ def test_questions_over_two_documents_are_named_where_there_are_any(report: Repo
     text = render(replace(report, test=tested))
     assert "Apart from these, 40 questions that need two documents, in no other score: " in text
     assert "12.0 (5.0 to 20.0)" in cross_document(replace(report, test=tested))
+
+
+def test_a_suite_of_the_user_s_own_has_its_agreement_after_those_that_count(tmp_path: Path) -> None:
+    judges = ("rule:exact", "rule:token-f1", "rule:char-ngram")
+    votes = [
+        ArchivedVote(Vote("m", suite, f"q{number}", judge, "1", 1, float(number % 2), "", ""), "h")
+        for suite in ("zeal", "domain", "house-style", "cross_document")
+        for number in range(4)
+        for judge in judges[:2]
+    ]
+    (tmp_path / "m").mkdir()
+    write_votes(tmp_path / "m" / "votes.parquet", votes)
+    facts = panel_facts({"test": [tmp_path]}, judges, 20, 1)
+    assert [one.suite for one in facts] == ["domain", "cross_document", "house-style", "zeal"]
+    assert {(one.agreement.replies, one.agreement.exact.value) for one in facts} == {(4, 1.0)}

@@ -3,7 +3,7 @@
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,7 @@ class Hostile:
     model: Callable[[dict[str, Any]], str]
     slow_faults: int = 1
     unreadable: bool = True
+    wrappings: Sequence[Callable[[str], str]] = WRAPPINGS
     billed_calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -88,7 +89,7 @@ class Hostile:
             said = dice.choice(UNREADABLE)
             self.met["unreadable"] += 1
         else:
-            said = dice.choice(WRAPPINGS)(self.model(body))
+            said = dice.choice(self.wrappings)(self.model(body))
         tokens = dice.randrange(10, 900), dice.randrange(1, 90)
         self.billed_calls += 1
         self.prompt_tokens += tokens[0]

@@ -14,12 +14,13 @@ from iar.methods.batching import TokenRow
 from iar.methods.retelling import REGISTERS
 from iar.records import EvalItem, ItemScore, ModelScores, Outcome, Reply, SuiteScore, to_json, write_json, write_records
 from iar.report.cost_table import cost_json, rows, titles
+from iar.services.asked_suites import Suite, further_suites
 from iar.services.cost import TEMPLATE_TOKENS, Estimate, estimate, pool_device
 from iar.services.cost_actuals import actuals
 from iar.services.reply_cache import Call, open_cache
 from iar.services.run_files import load_run_file
 from iar.services.telemetry import FlopShape, step_flops, training_flops
-from iar.services.workload import Suite, Workload, workload
+from iar.services.workload import Workload, workload
 from iar.services.workspace import Manifest, Workspace, stored_files
 
 ROOT = Path(__file__).parents[2]
@@ -127,6 +128,51 @@ def test_shards_share_the_candidates_and_recipes_have_tasks_of_their_own() -> No
     assert "baseline-vanilla-sft" not in one
 
 
+def test_suites_of_the_user_are_asked_at_validation_and_judged_where_a_judge_verifies(
+    tmp_path: Path,
+) -> None:
+    for name, verifier, more in (("own", "judge", {"reference": "Velm"}), ("form", "regex", {"pattern": "V"})):
+        rows = [{"prompt": "x" * 80, **more} for _ in range(5)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        suite = {"name": name, "prompts": f"{name}.jsonl", "verifier": verifier, "max_tokens": 9}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(suite))
+    places = [str(tmp_path / f"{name}.yaml") for name in ("own", "form")]
+    file = run_file(evaluate={"suites": places, "lm_eval": ["gsm8k"], "judges": JUDGES})
+    further = further_suites(file)
+    assert further[f"evaluate.suites: {places[0]}"] == Suite(5, 20.0, 9, 20.0)
+    assert further[f"evaluate.suites: {places[1]}"] == Suite(5, 20.0, 9)
+    plain, more_asked = (estimate(file, replace(WORK, further=one)) for one in ({}, further))
+    before, after = by_task(plain), by_task(more_asked)
+    for task, models in (("judge-eval-references", 3), ("judge-eval-candidates-1", 12)):
+        assert after[task].tokens - before[task].tokens == models * 2 * 5 * 9
+        votes = models * 5 * 2.3
+        assert after[task].llm_tokens - before[task].llm_tokens > votes * (2 * 20 + 9)
+        assert after[task].gpu_hours > before[task].gpu_hours
+    assert after["locked-test"] == before["locked-test"]  # taken over from validation
+    assert any(line.startswith("evaluate.lm_eval: gsm8k: ") and "left out" in line for line in more_asked.assumptions)
+    limited = run_file(evaluate={"lm_eval": ["gsm8k"], "lm_eval_limit": 50})
+    assert further_suites(limited) == {"evaluate.lm_eval: gsm8k": Suite(50, 100.0, 256)}
+
+
+def test_the_diagnostics_are_part_of_the_locked_test(tmp_path: Path) -> None:
+    teacher = {"qa_build": {"teacher": SERVER | {"name": "t", "model": "m"}}, "evaluate": {"judges": JUDGES}}
+    diagnose = {"enabled": True, "passages": 3, "continuations": 50}
+    plain, asked = (by_task(estimate(run_file(**teacher, **more), WORK)) for more in ({}, {"diagnose": diagnose}))
+    limit = run_file().evaluate.domain_max_tokens
+    # Two models: each test question with passages and in other words, 50 texts to continue, 15 probes.
+    more_tokens = asked["locked-test"].tokens - plain["locked-test"].tokens
+    assert more_tokens == 2 * (2 * WORK.test * limit + 50 * 32 + 15 * 64)
+    bought = asked["locked-test"].llm_tokens - plain["locked-test"].llm_tokens
+    # The votes are on half as many models as the test has, twice the questions; the teacher is paid besides.
+    assert bought > plain["locked-test"].llm_tokens + WORK.test * 2 * WORK.question_tokens
+    assert asked["locked-test"].gpu_hours > plain["locked-test"].gpu_hours
+    assert {name: one for name, one in asked.items() if name != "locked-test"} == {
+        name: one for name, one in plain.items() if name != "locked-test"
+    }
+    unseen = by_task(estimate(run_file(**teacher, diagnose=diagnose | {"unseen": "x"}), WORK))["locked-test"]
+    assert unseen.tokens - asked["locked-test"].tokens == 2 * 50 * 32
+
+
 def test_documents_are_counted_and_the_guess_of_the_questions_is_named() -> None:
     work = workload(run_file(inject={"unit": "chunk"}), None)
 
@@ -167,6 +213,8 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFile:
         for name, share in (("domain", 0.0), ("mmlu", 1.0))
     )
     write_json(model / "scores.json", to_json(ModelScores("theta_0", "test", "d", suites, 1.0, 1.0, 1.0, 1.0)))
+    (asked := tmp_path / "tested" / "diagnostics" / "theta_0").mkdir(parents=True)
+    write_records(asked / "replies.jsonl", [Reply("open_book-q", "r", 5, False)])
     publish(file, "locked-test", "locked_test", tmp_path / "tested", {})
     (written := tmp_path / "written").mkdir()
     write_records(written / "replies.jsonl", [Reply(f"q{number}", "r", 8, False) for number in range(3)])
@@ -183,7 +231,8 @@ def test_what_a_finished_task_took_stands_beside_its_estimate(finished: RunFile)
 
     assert (done["inject"].tokens, done["inject"].gpu_hours, done["inject"].llm_tokens) == (1200, 8.0, 100)
     # The reply that was taken over from validation is not counted again.
-    assert (done["locked-test"].tokens, done["locked-test"].gpu_hours) == (7, 1.0)
+    # That of the diagnostics is.
+    assert (done["locked-test"].tokens, done["locked-test"].gpu_hours) == (7 + 5, 1.0)
     assert (done["sdft-rewrite"].tokens, done["sdft-rewrite"].gpu_hours) == (24, 1.0)
     cost = estimate(finished, WORK)
     lines = {line[0]: line for line in rows(cost, done)}

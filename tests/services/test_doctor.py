@@ -269,3 +269,17 @@ def test_a_state_folder_that_is_a_file_fails(tmp_path: Path, monkeypatch: Monkey
     )
     check = doctor.check_disk(run_file)
     assert (check.status, check.detail) == ("fail", f"run.state: {tmp_path / 'state'} is a file")
+
+
+@pytest.mark.usefixtures("model")
+def test_what_the_diagnostics_need_is_looked_for_before_the_run(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    without(monkeypatch, "bm25s")
+    doctor.preflight(run_file(tmp_path))
+    asked = {"diagnose": {"enabled": True}}
+    with pytest.raises(UserError) as caught:
+        doctor.preflight(run_file(tmp_path, **asked))
+    assert str(caught.value) == "diagnose.enabled: the package bm25s is missing; pip install 'bm25s>=0.3.16,<0.4'"
+    doctor.preflight(run_file(tmp_path, **asked, platform={"backend": "kubeflow"}))
+    nowhere = run_file(tmp_path, diagnose={"enabled": True, "unseen": str(tmp_path / "nowhere")})
+    with pytest.raises(UserError, match=r"^diagnose\.unseen: .*nowhere is not a folder or file; set it to a folder"):
+        doctor.preflight(nowhere)

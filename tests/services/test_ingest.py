@@ -161,6 +161,18 @@ def test_a_folder_without_documents_says_what_it_holds(tmp_path: Path) -> None:
     )
 
 
+def test_a_folder_where_every_file_lacks_the_column_says_which_there_are(tmp_path: Path) -> None:
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents" / "a.jsonl").write_text('{"body": "The Mill turns."}\n')
+    with pytest.raises(UserError) as caught:
+        run(tmp_path / "documents", tmp_path / "out")
+    assert str(caught.value).endswith(
+        "left out: 1 x no column text; documents.columns.text: a.jsonl:1 has no column 'text', only body; name one of "
+        "these, or move the file away; or put documents there, point documents.path elsewhere, or loosen "
+        "documents.filter"
+    )
+
+
 def write_pdf(path: Path, letters: dict[str, str]) -> None:
     """Write a page of PROSE whose font says that `letters` stand for other UTF-16 code units, given as hex."""
     from pypdf import PdfWriter

@@ -66,6 +66,7 @@ def assert_invariants(output: TeacherOutput, most: int = 8) -> None:
         "anchored",
         "anchors",
         "applicable",
+        "proposed",
         "questions",
         "verified",
         "answered",
@@ -156,9 +157,9 @@ def test_a_proposed_anchor_that_does_not_hold_is_dropped_with_its_reason(
         ("question", asking("What is Velm?"), "questions", "repeated question"),
         ("question", asking("What is Velm?", "Where does Velm lie?"), "questions", "not drawn"),
         ("question", asking(*(f"What is Velm {i}?" for i in range(7))), "questions", "beyond question_candidates"),
-        ("question", asking(), "questions", "no question proposed"),
-        ("question", '{"questions": [{"question": "What is Velm?"}]}', "questions", "unreadable reply"),
-        ("question", '{"question": "What is Ve', "questions", "unreadable reply"),
+        ("question", asking(), "proposed", "no question proposed"),
+        ("question", '{"questions": [{"question": "What is Velm?"}]}', "proposed", "unreadable reply"),
+        ("question", '{"question": "What is Ve', "proposed", "unreadable reply"),
         ("self_contained", '{"reason": "vague", "passed": false}', "verified", "not self-contained"),
         ("grounded", '{"reason": "absent", "passed": false}', "verified", "not grounded in the chunk"),
         ("grounded", '{"reason": "yes", "passed": "true"}', "verified", "unreadable reply"),
@@ -232,6 +233,19 @@ def test_escapes_of_the_fence_are_undone_in_whatever_the_teacher_writes(tmp_path
     assert all(" < that of Velm?" in pair.question for pair in output.pairs)
     assert {one.text for one in output.rewrite_inputs} == {"40 < 50"}
     assert reader_of(Paraphrase)('{"text": "a \\u0026lt; b"}').text == "a < b"
+
+
+def test_an_unread_reply_with_questions_is_one_failed_anchor(tmp_path: Path) -> None:
+    def script(body: dict, number: int) -> Answer:
+        lost = step_of(body) == "question" and between(user_of(body), "object") == "Velm"
+        return Answer("no JSON") if lost else good_model(body, number)
+
+    output = teach(tmp_path, script)
+    assert_invariants(output)
+    steps = {step.step: step for step in output.funnel}
+    assert (steps["applicable"].kept, steps["proposed"].in_, steps["proposed"].kept) == (6, 6, 5)
+    assert steps["proposed"].outcomes == {"failed": 1} and not steps["questions"].dropped
+    assert steps["questions"].in_ == steps["questions"].kept == 5
 
 
 def test_a_call_that_fails_is_a_reject_with_the_server_s_words(tmp_path: Path) -> None:

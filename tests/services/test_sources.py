@@ -90,21 +90,33 @@ def test_a_damaged_parquet_file_fails_alone(tmp_path: Path) -> None:
     assert [reason.partition(" (")[0] for reason in left_out(tmp_path).values()] == ["damaged Parquet file"]
 
 
-def test_a_parquet_file_without_the_text_column_fails_alone_among_others(tmp_path: Path) -> None:
+def test_a_parquet_file_without_a_named_column_fails_alone_among_others(tmp_path: Path) -> None:
     write_rows(tmp_path / "good.parquet")
-    parquet.write_table(pa.table({"label": [1, 2]}), tmp_path / "labels.parquet")
+    parquet.write_table(pa.table({"label": [1, 2], "b\x1b[2J": ["x", "y"]}), tmp_path / "labels.parquet")
     assert len(found(tmp_path)) == 5
     assert left_out(tmp_path) == {"labels.parquet:1": "no column text"}
-    message = "documents.columns.text: labels.parquet has no column 'text', only label; name one of these"
-    with pytest.raises(UserError, match=re.escape(message)):
+    only = "documents.columns.text: labels.parquet has no column 'text', only label, b [2J; name one of these"
+    (failed,) = (one for one in items(section(tmp_path)) if isinstance(one, Reject))
+    assert (failed.outcome, failed.text) == ("failed", f"{only}, or move the file away")
+    with pytest.raises(UserError, match=f"^{re.escape(only)}$"):
         found(tmp_path / "labels.parquet")
 
 
 def test_a_missing_column_is_named_with_those_that_are_there(tmp_path: Path) -> None:
-    write_rows(tmp_path / "a.parquet")
+    path = write_rows(tmp_path / "a.parquet")
     message = "documents.columns.title: a.parquet has no column 'name', only text, id, licence; name one of these"
     with pytest.raises(UserError, match=re.escape(message)):
-        found(tmp_path, columns={"title": "name"})
+        found(path, columns={"title": "name"})
+    assert left_out(tmp_path, columns={"title": "name"}) == {"a.parquet:1": "no column name"}
+
+
+def test_a_line_without_the_text_column_fails_with_the_columns_that_it_has(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "good"}\n{"body": "x", "id": 3}\n')
+    (failed,) = (one for one in items(section(tmp_path)) if isinstance(one, Reject))
+    assert failed.text == (
+        "documents.columns.text: a.jsonl:2 has no column 'text', only body, id; name one of these, or move the file "
+        "away"
+    )
 
 
 @pytest.mark.parametrize("place", ["/nowhere", "nowhere", "./nowhere/there", "org/name/more", "org/name.jsonl"])

@@ -15,10 +15,11 @@ import pytest
 
 from iar.errors import PermanentError, TemporaryError, UserError
 from iar.records import write_json
+from iar.services import object_store
 from iar.services.execution import Finished
-from iar.services.object_store import PART_BYTES
-from iar.services.store import Store, StoredRef
-from iar.services.workspace import Workspace
+from iar.services.object_store import PART_BYTES, Bucket
+from iar.services.store import Store, StoredRef, put_folder
+from iar.services.workspace import Workspace, read_manifest
 from tests.services import store_task
 from tests.services.s3_server import BUCKET, PLACE, Request, S3Server, error
 from tests.services.store_task import MADE, content, run_task
@@ -166,6 +167,45 @@ def test_a_large_file_goes_up_in_parts_and_comes_back_with_its_bytes(
     assert (counts["CreateUpload"], counts["UploadPart"], counts["Complete"]) == (1, 4, 1)
     assert counts["PutObject"] == 2  # notes and manifest
     assert files_of(run_task(tmp_path / "b", PLACE, LARGE)) == made(LARGE)
+
+
+@pytest.mark.parametrize("copied_bytes", [object_store.COPIED_BYTES, PART_BYTES])
+def test_what_the_job_of_a_training_has_uploaded_is_copied_within_the_store(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied_bytes: int
+) -> None:
+    monkeypatch.setattr(object_store, "COPIED_BYTES", copied_bytes)
+    trained = LARGE | {"steps.jsonl": 0}
+    manifest = read_manifest(run_task(tmp_path / "a", "", trained).ref.path)
+    training = f"trainings/{manifest.task}-{manifest.key[:16]}/result/0123"
+    store = Store(PLACE, Workspace(tmp_path / "a" / "state"))
+    folder = store.workspace.artifact(manifest.task, manifest.key)
+    weights = next(file for file in manifest.files if file.path == "weights")
+    s3.client().upload_file(str(folder / "weights"), BUCKET, f"team/iar/{training}/{weights.sha256}")
+    # Of a digest that is ours and another size: no upload that was completed.
+    notes = next(file for file in manifest.files if file.path == "notes.txt")
+    s3.client().put_object(Bucket=BUCKET, Key=f"team/iar/{training}/{notes.sha256}", Body=b"cut")
+
+    sent: list[str] = []
+    upload, upload_parts = Bucket.upload, Bucket.upload_parts
+    monkeypatch.setattr(Bucket, "upload", lambda self, path, *more: (sent.append(path.name), upload(self, path, *more)))
+    monkeypatch.setattr(
+        Bucket, "upload_parts", lambda self, path, *more: (sent.append(path.name), upload_parts(self, path, *more))
+    )
+    store.keep(manifest, lambda *_: None)
+    assert sorted(sent) == ["notes.txt", "steps.jsonl"]
+    store.forget_training(manifest.task, manifest.key)
+    assert not s3.names("team/iar/trainings/")
+    assert files_of(run_task(tmp_path / "b", PLACE, trained)) == made(trained)
+    assert len(MADE) == 1  # the second machine found the artifact
+
+
+def test_a_copy_whose_source_is_gone_is_uploaded(s3: S3Server, tmp_path: Path) -> None:
+    manifest = read_manifest(run_task(tmp_path / "a", "", LARGE).ref.path)
+    folder = Workspace(tmp_path / "a" / "state").artifact(manifest.task, manifest.key)
+    copies = {file.sha256: f"trainings/gone/{file.sha256}" for file in manifest.files}
+    put_folder(Bucket(PLACE), "here", folder, manifest.files, b"{}", lambda *_: None, copies=copies)
+    stored = {name.rpartition("/")[2] for name in s3.names("team/iar/here/")}
+    assert stored == {file.sha256 for file in manifest.files} | {"manifest.json"}
 
 
 def test_a_killed_upload_is_taken_up_without_repeating_files_or_parts(s3: S3Server, tmp_path: Path) -> None:

@@ -188,3 +188,26 @@ def test_a_killed_evaluation_goes_on_and_ends_with_the_same_files(
     assert (tmp_path / "killed" / "theta_0" / "scores.json").stat().st_mtime_ns == first_model
     for name in ("scores.jsonl", "vanilla/replies.jsonl", "theta_IA/items.jsonl", "vanilla/votes.parquet"):
         assert digest_file(tmp_path / "killed" / name) == digest_file(tmp_path / "whole" / name)
+
+
+def test_theta_i_is_read_and_asked_nothing(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tiny_model(tmp_path / "inject" / "checkpoint", 4)
+    given = inputs | {"inject": tmp_path / "inject"}
+    out = tmp_path / "out"
+    outcome = judge_eval.run(examination_run_file(tmp_path), given, out, Context.for_tests(tmp_path))
+    measured = {one.model: one for one in read_records(out / "bpb.jsonl", BitsPerByte)}
+    assert list(measured) == ["theta_0", "vanilla", "theta_IA", "theta_I"]
+    assert measured["theta_I"].checkpoint_digest == weights_digest(tmp_path / "inject" / "checkpoint")
+    assert len({one.source for one in measured.values()}) == 4
+    assert outcome.metrics["theta_I/bpb_source"] == measured["theta_I"].source and "| theta_I | " in outcome.markdown
+    assert {path.name for path in (out / "theta_I").iterdir()} == {"bpb.json"}
+    assert [one.model for one in read_records(out / "scores.jsonl", ModelScores)] == ["theta_0", "vanilla", "theta_IA"]
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("measured twice")
+
+    monkeypatch.setattr(Engine, "bits", refuse)
+    again = judge_eval.run(examination_run_file(tmp_path), given, out, Context.for_tests(tmp_path))
+    assert again.metrics == outcome.metrics

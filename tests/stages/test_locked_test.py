@@ -1,5 +1,6 @@
 """The locked test: read once, after the pick; the general suites are not generated again."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -201,6 +202,18 @@ def test_unseen_documents_that_are_not_there_are_named_before_the_test_is_read(
     with pytest.raises(UserError, match=r"^diagnose\.unseen: .*nowhere"):
         locked_test.run(with_diagnostics(run_file, unseen=str(tmp_path / "nowhere")), inputs, tmp_path / "out", context)
     assert context.registry().events() == []
+
+
+def test_a_search_package_that_is_missing_is_named_before_the_test_is_read(
+    run_file: RunFile, inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = select(inputs, tmp_path)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "bm25s" else find(name, *more))
+    with pytest.raises(UserError, match=r"^diagnose\.enabled: the package bm25s is missing; pip install"):
+        locked_test.run(with_diagnostics(run_file), inputs, tmp_path / "out", context)
+    assert context.registry().events() == []
+    assert not (tmp_path / "out" / "questions.jsonl").exists()
 
 
 def test_questions_over_two_documents_are_scored_apart(

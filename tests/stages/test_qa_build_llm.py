@@ -126,7 +126,7 @@ def replying(name: str, reply: dict[str, object], when: Callable[[dict[str, Any]
 @pytest.mark.parametrize(
     ("script", "at", "reason"),
     [
-        (replying("cross_question", {"questions": []}), "cross_document", "no question proposed"),
+        (replying("cross_question", {"questions": []}), "cross_proposed", "no question proposed"),
         (replying("grounded", {"reason": "", "passed": True}), "cross_document", "answered by the first chunk alone"),
         (replying("faithful", {"reason": "", "passed": False}), "augmented", "says what its source does not"),
         (replying("paraphrase", {"text": " "}), "augmented", "empty"),
@@ -134,7 +134,7 @@ def replying(name: str, reply: dict[str, object], when: Callable[[dict[str, Any]
         (replying("paraphrase", {"words": ""}), "augmented", "unreadable reply"),
         (replying("paraphrase", {"text": "\ud800"}), "augmented", "unreadable reply"),
         (replying("faithful", {"passed": "yes"}), "augmented", "unreadable reply"),
-        (replying("cross_question", {"questions": ""}), "cross_document", "unreadable reply"),
+        (replying("cross_question", {"questions": ""}), "cross_proposed", "unreadable reply"),
         (replying("relations", {"related": False, "text": ""}), "augmented", "not related in the passage"),
     ],
 )
@@ -147,6 +147,18 @@ def test_what_does_not_hold_is_dropped_with_its_reason(
     rejects = [one for one in read_rejects(tmp_path / "out" / "rejects.parquet") if one.step == at]
     assert sum(one.reason == reason for one in rejects) == dropped[reason]
     assert all((one.outcome == "failed") == (one.reason == "unreadable reply") for one in rejects)
+
+
+def test_a_failed_reply_on_two_chunks_is_one_failed_pair_of_chunks(
+    documents: Path, tmp_path: Path, tiny_model_folder: Path
+) -> None:
+    build(documents, tmp_path / "good", tiny_model_folder, good_model, **ALL)
+    build(documents, tmp_path / "bad", tiny_model_folder, replying("cross_question", {"questions": ""}), **ALL)
+    asked = step(tmp_path / "good", "cross_proposed")
+    assert asked["kept"] == asked["in_"] > 2 and asked["unit"] == "two chunks with one anchor"
+    lost = step(tmp_path / "bad", "cross_proposed")
+    assert (lost["in_"], lost["kept"], lost["outcomes"]) == (asked["in_"], 0, {"failed": asked["in_"]})
+    assert step(tmp_path / "bad", "cross_document")["in_"] == 0
 
 
 def test_what_is_not_asked_for_is_not_made(documents: Path, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from iar.methods.definitions import define_term, define_title
 from iar.methods.digest import digest_json
 from iar.methods.rewrite_inputs import make_rewrite_input
 from iar.methods.shared_anchors import Crossing
-from iar.methods.teaching import QUESTION_TYPES, Retold, TeacherOutput, funnel_step
+from iar.methods.teaching import QUESTION_TYPES, Crossed, Retold, TeacherOutput, funnel_step
 from iar.methods.textnorm import count_words, normalise, sentence_spans
-from iar.records import Anchor, Chunk, CrossDocumentPair, Document, QAPair, Reject
+from iar.records import Anchor, Chunk, Document, QAPair, Reject
 
 TEACHER = "offline"
 MIN_CONTEXT_WORDS = 5
@@ -89,8 +89,8 @@ class OfflineTeacher:
             funnel_step("anchors", "anchor", len(anchors), rejects),
             funnel_step("applicable", "chunk and question type", applicable, rejects),
             funnel_step("questions", "question", len(drafts), rejects),
-            funnel_step("verified", "question", len(verified), rejects),
-            funnel_step("answered", "question", len(pairs), rejects),
+            funnel_step("verified", "question", len(verified), rejects, len(drafts)),
+            funnel_step("answered", "question", len(pairs), rejects, len(verified)),
         ]
         rewrite_inputs = [
             make_rewrite_input(document, anchors_of[document.id], kind, TEACHER)
@@ -115,11 +115,10 @@ class OfflineTeacher:
         self,
         crossings: Sequence[Crossing],
         seed: int,
-        rejects: list[Reject],
         on_progress: Callable[[int, int], None] | None = None,
-    ) -> list[CrossDocumentPair]:
+    ) -> Crossed:
         """Return nothing: no rule joins two texts."""
-        return []
+        return Crossed()
 
 
 def _draft_questions(

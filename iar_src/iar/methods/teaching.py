@@ -28,6 +28,9 @@ QUESTION_TYPES = (
     "comparison_and_relation",
 )
 
+BOTH = "question over two documents"
+"""What the steps of cross-document questions count."""
+
 Item = TypeVar("Item")
 
 
@@ -52,6 +55,15 @@ class Retold:
 
     retellings: list[Retelling] = field(default_factory=list)
     rejects: dict[str, list[Reject]] = field(default_factory=lambda: defaultdict(list))
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """A teacher's questions over two documents, what it dropped on the way, and the account of it; empty from rules."""
+
+    pairs: list[CrossDocumentPair] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+    funnel: list[FunnelStep] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -99,10 +111,9 @@ class Teacher(Protocol):
         self,
         crossings: Sequence[Crossing],
         seed: int,
-        rejects: list[Reject],
         on_progress: Callable[[int, int], None] | None = None,
-    ) -> list[CrossDocumentPair]:
-        """Return at most one question a crossing; what is dropped is added to `rejects`."""
+    ) -> Crossed:
+        """Return at most one question a crossing."""
         ...
 
 
@@ -132,10 +143,12 @@ def _grouped(items: Iterable[Item], key: Callable[[Item], str]) -> dict[str, tup
     return groups
 
 
-def funnel_step(step: str, unit: str, kept: int, rejects: Iterable[Reject]) -> FunnelStep:
-    """Return the step's account: what was kept, and what `rejects` of this very step dropped by reason and outcome."""
+def funnel_step(step: str, unit: str, kept: int, rejects: Iterable[Reject], in_: int | None = None) -> FunnelStep:
+    """Return the step's account: what was kept, and what `rejects` of this very step dropped by reason and outcome.
+
+    `in_`: what came in, where it was counted apart, so that `check_funnel` finds what vanished; None = kept + dropped.
+    """
     ours = [reject for reject in rejects if reject.step == step]
     dropped, outcomes = (Counter(getattr(reject, name) for reject in ours) for name in ("reason", "outcome"))
-    return FunnelStep(
-        step, unit, kept + dropped.total(), kept, dict(sorted(dropped.items())), dict(sorted(outcomes.items()))
-    )
+    came = kept + dropped.total() if in_ is None else in_
+    return FunnelStep(step, unit, came, kept, dict(sorted(dropped.items())), dict(sorted(outcomes.items())))

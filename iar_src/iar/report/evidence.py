@@ -9,7 +9,8 @@ from iar.records import Candidate, ItemScore, LayerFacts, QAPair, Reply, read_re
 
 NUM_SAMPLES = 10
 LAYERS = "layers.jsonl"
-JUDGED = ("domain", "msbench", "cross_document")
+# The order of the suites that judges vote on; those of the user come after, by name.
+FIRST = ("domain", "msbench", "cross_document")
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,9 @@ def _facts_of_split(
     if table is None:
         return
     facts = {key: found for folder in folders for key, found in reply_facts(folder).items()}
-    for suite in JUDGED:
+    judged = sorted(table["suite"].unique().to_pylist())
+    for suite in (*(name for name in FIRST if name in judged), *(name for name in judged if name not in FIRST)):
         votes = table.filter(pyarrow.compute.equal(table["suite"], suite))
-        if not votes.num_rows:
-            continue
         named = zip(votes["judge"].to_pylist(), votes["judge_version"].to_pylist(), strict=True)
         cast = sorted(set(named))
         versions = [(judge, ", ".join(version for name, version in cast if name == judge)) for judge in judges]

@@ -15,6 +15,7 @@ COLUMNS = (
 DESCRIPTIONS = {
     "theta_0": "base model, untrained",
     "vanilla": "QA training only",
+    "theta_I": "Inject, before Align",
     "theta_IA": "Inject + Align, before merging",
 }
 BASELINES = {

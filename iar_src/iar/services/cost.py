@@ -3,7 +3,7 @@
 An estimate from the sizes of model and documents. Each assumption is a constant here and a line of the answer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -13,11 +13,21 @@ from iar.errors import UserError
 from iar.methods.attacks import ATTACKS
 from iar.methods.merge_grid import grid
 from iar.methods.retelling import MOST_TOKENS, REGISTERS
+from iar.services.asked_suites import (
+    BYTES_PER_TOKEN,
+    HUB_ROWS,
+    LM_EVAL,
+    Suite,
+    diagnostic_suites,
+    question_suite,
+    tokens,
+    with_replies,
+)
 from iar.services.llm_ask import load_prompt
 from iar.services.model_shapes import SHAPES, ModelShape, shape_of
 from iar.services.telemetry import FlopShape, named_peak, training_flops
 from iar.services.verifiers import QUESTIONS_PER_KIND, calibration
-from iar.services.workload import BYTES_PER_TOKEN, HUB_ROWS, Workload, tokens
+from iar.services.workload import Workload
 
 TEMPLATE_TOKENS = 30.0  # of the chat template and the instruction of a row
 SKELETON_SHARE = 0.35  # of its document, as in the example
@@ -26,6 +36,7 @@ THIRD_RATE = 0.3  # the paper's first two judges differ on 29 % of the replies
 VERDICT_TOKENS = 100.0  # of a judge's or certifier's reason with its verdict
 AUDIT_TOKENS = 100.0  # of question, reference and reply in one call of an audit
 REFERENCES = 3  # theta_0, vanilla, theta_IA
+DIAGNOSED = 2  # the pick, theta_0
 
 
 @dataclass(frozen=True)
@@ -131,22 +142,27 @@ class _Estimator:
         inject, align = self._inject(), self._align()
         for task, training in (("inject", inject), ("align", align), ("vanilla", align)):
             yield self._trained(task, training)
-        references = self._evaluated("judge-eval-references", REFERENCES, work.validation, general=True)
+        settings = self._file.evaluate
+        validation = [
+            question_suite(work.validation, work.question_tokens, settings),
+            *with_replies(work.suites, settings),
+        ]
+        validation += work.further.values()
+        references = self._evaluated("judge-eval-references", REFERENCES, validation)
         # The other evaluations put the same questions to the judges, and take the replies from the cache.
         yield replace(references, llm_tokens=references.llm_tokens + round(self._audit_tokens()))
         candidates = len(grid(self._file.recover, self._file.run.seed))
         for shard in range(platform.candidate_shards):
             count = ceil((candidates - shard) / platform.candidate_shards)
-            yield self._evaluated(f"judge-eval-candidates-{shard + 1}", count, work.validation, general=True)
+            yield self._evaluated(f"judge-eval-candidates-{shard + 1}", count, validation)
         recipes = [name for name in self._file.baselines.recipes if name != "vanilla-sft"]
         if "sdft" in recipes:
             yield self._rewritten()
         for name in recipes:
             yield self._recipe(name, inject, align)
         if recipes:
-            yield self._evaluated("judge-eval-baselines", len(recipes), work.validation, general=True)
-        # The general suites are the same prompts as at validation: their replies and votes are taken over.
-        yield self._evaluated("locked-test", 1 + REFERENCES + len(recipes), work.test + work.cross, general=False)
+            yield self._evaluated("judge-eval-baselines", len(recipes), validation)
+        yield self._locked_test(1 + REFERENCES + len(recipes))
 
     def _inject(self) -> _Training:
         settings = self._file.inject
@@ -190,25 +206,32 @@ class _Estimator:
         flops = training_flops(self._flop_shape, training.tokens, training.targets, training.row)
         return TaskCost(task, round(training.tokens), flops, self._hours(flops, self._reached.training), 0)
 
-    def _evaluated(self, task: str, models: int, questions: int, general: bool) -> TaskCost:
-        settings, work = self._file.evaluate, self._work
-        asked = [(questions, work.question_tokens, settings.domain_max_tokens)]
-        if general:
-            limits = {
-                "ifeval": settings.ifeval_max_tokens,
-                "mmlu": settings.mmlu_max_tokens,
-                "msbench": settings.msbench_max_tokens,
-            }
-            asked += [
-                (work.suites[name].rows, work.suites[name].prompt_tokens, limit) for name, limit in limits.items()
-            ]
-        prompts = sum(rows * (prompt + TEMPLATE_TOKENS) for rows, prompt, _ in asked)
-        written = sum(rows * limit for rows, _, limit in asked)
-        judged = [asked[0], *(asked[-1:] if general else [])]
-        judges = sum(rows * (2 * prompt + limit) + rows * work.answer_tokens for rows, prompt, limit in judged)
-        calls = sum(rows for rows, _, _ in judged)
-        judge_tokens = self._votes() * (judges + calls * (_prompt_tokens("judge") + VERDICT_TOKENS))
-        return self._generated(task, models * prompts, models * written, models * judge_tokens)
+    def _locked_test(self, models: int) -> TaskCost:
+        """Return the test of so many models, for which the other suites are taken over, and the diagnostics."""
+        work, file = self._work, self._file
+        test = question_suite(work.test + work.cross, work.question_tokens, file.evaluate)
+        tested = self._evaluated("locked-test", models, [test])
+        if not file.diagnose.enabled:
+            return tested
+        suites = diagnostic_suites(file, work.test, work.question_tokens, work.chunks, work.text_tokens)
+        diagnosed = self._evaluated("locked-test", DIAGNOSED, suites)
+        hours = None if self._peak is None else (tested.gpu_hours or 0.0) + (diagnosed.gpu_hours or 0.0)
+        bought = tested.llm_tokens + diagnosed.llm_tokens + round(self._rewording_tokens())
+        return TaskCost("locked-test", tested.tokens + diagnosed.tokens, tested.flops + diagnosed.flops, hours, bought)
+
+    def _evaluated(self, task: str, models: int, suites: Sequence[Suite]) -> TaskCost:
+        prompts = sum(one.rows * (one.prompt_tokens + TEMPLATE_TOKENS) for one in suites)
+        written = sum(one.rows * one.reply_tokens for one in suites)
+        voted = [(one, one.shown_tokens) for one in suites if one.shown_tokens is not None]
+        a_vote = self._work.answer_tokens + _prompt_tokens("judge") + VERDICT_TOKENS
+        judges = sum(one.rows * (2 * shown + one.reply_tokens + a_vote) for one, shown in voted)
+        return self._generated(task, models * prompts, models * written, models * self._votes() * judges)
+
+    def _rewording_tokens(self) -> float:
+        """Return the tokens of the test questions in a teacher's other words."""
+        if not isinstance(self._file.qa_build.teacher, Endpoint):
+            return 0.0
+        return self._work.test * (2 * self._work.question_tokens + _prompt_tokens("reword"))
 
     def _generated(self, task: str, prompts: float, written: float, llm_tokens: float) -> TaskCost:
         flops = 2.0 * self._shape.matrix_parameters * (prompts + written)
@@ -285,10 +308,16 @@ def _assumptions(run_file: RunFile, work: Workload, peak: float | None, reached:
     if "fapm" in run_file.baselines.recipes:
         yield "fapm trains vanilla once more, which it does for a model that is stored in less than fp32"
     yield f"replies as long as they may be; the third judge called on {THIRD_RATE:.0%} of the replies"
-    beside = [name for name in ("suites", "lm_eval") if getattr(run_file.evaluate, name)]
-    beside = [f"evaluate.{name}" for name in beside] + ["diagnose"] * run_file.diagnose.enabled
-    if beside:
-        yield f"{', '.join(beside)}: left out"
+    for name, suite in work.further.items():
+        if not suite.rows:
+            reason = (
+                "how many items it has is not known here without lm_eval_limit"
+                if name.startswith(LM_EVAL)
+                else "no file here"
+            )
+            yield f"{name}: {reason}, left out"
+        elif name.startswith(LM_EVAL):
+            yield f"{name}: {suite.rows:,} items of {suite.prompt_tokens:.0f} tokens, replies of {suite.reply_tokens}"
     places = {name: getattr(run_file.evaluate, name) for name in work.suites}
     for name, place in places.items():
         if not work.suites[name].rows and place not in HUB_ROWS:

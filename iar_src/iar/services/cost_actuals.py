@@ -8,6 +8,7 @@ from pathlib import Path
 from iar.config import Endpoint, RunFile
 from iar.records import ItemScore, ModelScores, Reply, from_json, read_records
 from iar.services.baselines import trained_tokens
+from iar.services.diagnostics import FOLDER as DIAGNOSTICS
 from iar.services.llm_budget import money
 from iar.services.reply_cache import FILE_NAME, open_cache
 from iar.services.scoring import ITEMS, REPLIES, SCORES
@@ -65,8 +66,8 @@ def _tasks(run_file: RunFile) -> Path:
 
 def _generated(artifact: Path) -> int:
     """Return the tokens of all replies that a task generated itself."""
-    own = artifact / REPLIES
-    total = sum(reply.tokens for reply in read_records(own, Reply)) if own.is_file() else 0
+    unshared = [path for path in (artifact / REPLIES, *artifact.glob(f"{DIAGNOSTICS}/*/{REPLIES}")) if path.is_file()]
+    total = sum(reply.tokens for path in unshared for reply in read_records(path, Reply))
     for folder in (path.parent for path in artifact.glob(f"*/{REPLIES}")):
         scores = from_json(ModelScores, json.loads((folder / SCORES).read_text(encoding="utf-8")))
         taken_over = {suite.suite for suite in scores.suites if suite.details.get("reused_share") == 1.0}
@@ -84,7 +85,9 @@ def _bought(run_file: RunFile, cache: Path, tasks: Sequence[Manifest]) -> tuple[
     stages = {task.stage for task in tasks}
     if stages <= {"qa_shard"}:
         return 0, 0.0
-    entries = [run_file.qa_build.teacher] if "qa_build" in stages else list(run_file.evaluate.judges)
+    # In a locked test the teacher words the questions of the diagnostics anew.
+    teacher = [run_file.qa_build.teacher] if stages & {"qa_build", "locked_test"} else []
+    entries = [*teacher, *(() if "qa_build" in stages else run_file.evaluate.judges)]
     models = {(entry.model, entry.revision): entry for entry in entries if isinstance(entry, Endpoint)}
     if not models or not (cache / FILE_NAME).is_file():
         return 0, 0.0

@@ -50,6 +50,8 @@ def before_run(run_file: RunFile, documents: bool = True) -> Iterator[Check]:
             yield from guarded(role, lambda role=role, endpoint=endpoint: check_endpoint(role, endpoint))  # type: ignore[misc]
     if not _finished(run_file, "locked-test"):
         yield from guarded("replies", lambda: check_replies(run_file))
+    if run_file.diagnose.enabled and not _finished(run_file, "locked-test"):
+        yield from guarded("diagnose", lambda: check_diagnose(run_file))
     recipes = [name for name in run_file.baselines.recipes if not _finished(run_file, f"baseline-{name}")]
     if recipes:
         yield from guarded("recipes", lambda: check_recipes(run_file, recipes))
@@ -124,7 +126,7 @@ def check_compute(run_file: RunFile | None) -> Check:
 def check_documents(run_file: RunFile) -> Check:
     """Read and filter all documents, as the run will; those of a hub or a store are only looked up."""
     from iar.services.ingest import read_documents
-    from iar.services.sources import is_hub_id, is_remote
+    from iar.services.sources import is_hub_id, is_remote, what_to_mend
 
     place = run_file.documents.path
     if is_remote(place) or is_hub_id(place):
@@ -134,7 +136,7 @@ def check_documents(run_file: RunFile) -> Check:
     detail = f"{len(documents)} documents, {characters:,} characters in {place}"
     if not rejects:
         return Check("documents", "pass", detail)
-    left_out = "; ".join(f"{reject.item_id}: {reject.reason}" for reject in rejects[:3])
+    left_out = "; ".join(f"{reject.item_id}: {what_to_mend(reject) or reject.reason}" for reject in rejects[:3])
     more = f" and {len(rejects) - 3} more" if len(rejects) > 3 else ""
     return Check("documents", "warn", f"{detail}; left out: {left_out}{more}", "convert or remove them if they matter")
 
@@ -142,19 +144,13 @@ def check_documents(run_file: RunFile) -> Check:
 def find_documents(run_file: RunFile) -> Check:
     """Find files of a supported type that may be read, and one that gives text; the others are not opened."""
     from iar.services.ingest import any_readable
-    from iar.services.sources import KNOWN, hub_commit, is_hub_id, is_remote, walk, what_to_set
+    from iar.services.sources import KNOWN, is_hub_id, is_remote, walk, what_to_set
 
     place = run_file.documents.path
     if is_remote(place):
         return _find_objects(place)
     if is_hub_id(place):
-        if _finished(run_file, "qa-build"):
-            return Check("documents", "pass", f"{place} was read from the hub")
-        commit = hub_commit(place, run_file.documents.revision)
-        if commit == run_file.documents.revision:
-            return Check("documents", "pass", f"{place} is on the hub")
-        fix = f"set documents.revision to a commit to be sure of the same rows, now {commit}"
-        return Check("documents", "warn", f"documents.path: {place} will be streamed from the hub", fix)
+        return _find_on_hub(run_file)
     folder = Path(place)
     if not folder.exists():
         detail = f"documents.path: {folder.absolute()} is not a folder or file"
@@ -172,6 +168,26 @@ def find_documents(run_file: RunFile) -> Check:
             "iar doctor says why for each; convert them to UTF-8 text, Markdown, HTML, Word or PDF with text",
         )  # fmt: skip
     return Check("documents", "pass", f"{len(files)} files in {folder}")
+
+
+def _find_on_hub(run_file: RunFile) -> Check:
+    """Ask the hub where the dataset is; where it does not answer, what was read before may still be used."""
+    from iar.services.hub_commits import look_up, repository, stand_in
+    from iar.services.sources import hub_commit
+
+    place, revision = run_file.documents.path, run_file.documents.revision
+    if _finished(run_file, "qa-build"):
+        return Check("documents", "pass", f"{place} was read from the hub")
+    repo = repository(run_file, "documents.path")
+    if repo is None:  # the revision is a commit
+        hub_commit(place, revision)
+        return Check("documents", "pass", f"{place} is on the hub")
+    seen = look_up(repo, Workspace.of(run_file).state)
+    if seen.commit and seen.problem:
+        return Check("documents", "warn", stand_in(repo, seen), "only what was read before can be used without the hub")
+    commit = seen.commit or hub_commit(place, revision)
+    fix = f"set documents.revision to a commit to be sure of the same rows, now {commit}"
+    return Check("documents", "warn", f"documents.path: {place} will be streamed from the hub", fix)
 
 
 def _find_objects(place: str) -> Check:
@@ -205,6 +221,19 @@ def check_suites(run_file: RunFile) -> Check:
         )
     own = [user_items(Path(place))[0].suite for place in run_file.evaluate.suites]
     return Check("suites", "pass", f"{', '.join(['ifeval', 'mmlu', 'msbench', *own])} are here")
+
+
+def check_diagnose(run_file: RunFile) -> Check:
+    """Find what the diagnostics need after the locked test; on a cluster the image brings the package."""
+    from iar.services.retrieval import require_search
+    from iar.services.sources import is_hub_id, is_remote, what_to_set
+
+    place = run_file.diagnose.unseen
+    if place and not (is_remote(place) or is_hub_id(place) or Path(place).exists()):
+        return Check("diagnose", "fail", f"diagnose.unseen: {place} is not a folder or file", what_to_set(place))
+    if run_file.platform.backend == "local":
+        require_search()
+    return Check("diagnose", "pass", "what the diagnostics need is here")
 
 
 def endpoints(run_file: RunFile) -> list[tuple[str, Endpoint]]:

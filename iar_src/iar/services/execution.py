@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from iar.errors import TemporaryError, UserError
 from iar.methods.digest import digest_json
 from iar.records import Lineage, Outcome, read_records, write_json
 from iar.services.checkpoints import read_json
+from iar.services.hub_commits import pin
 from iar.services.progress import Progress
 from iar.services.registry_heads import keep_head
 from iar.services.stage_keys import STAGES, key_parts
@@ -50,11 +52,15 @@ class Finished:
 
 @dataclass(frozen=True)
 class Task:
-    """One stage to run with its inputs by role, as references, named as people read it."""
+    """One stage to run with its inputs by role, as references, named as people read it.
+
+    `shown` is the run file that the stage is given: with a commit where `run_file` has a branch of the hub.
+    """
 
     name: str
     stage: str
     run_file: RunFile
+    shown: RunFile
     workspace: Workspace
     store: Store | None
     inputs: Mapping[str, str]
@@ -126,11 +132,16 @@ def _task(
     given = {role: text for role, text in inputs.items() if text}
     contents = {role: _content(text, workspace) for role, text in given.items()}
     name, store = name or stage.replace("_", "-"), Store.of(run_file, workspace)
-    parts = key_parts(stage, run_file, contents, shard, shards, recipe)
+    # Who is given the documents of another task reads none.
+    hub = () if "documents" in given else STAGES[stage].of(recipe).hub
+    shown, commits, lines = pin(run_file, hub, workspace.state)
+    for line in lines:
+        print(line, file=sys.stderr)
+    parts = key_parts(stage, run_file, contents, shard, shards, recipe) | ({"hub": commits} if commits else {})
     if stage in READS_DOCUMENTS:
         dataset = workspace.artifact(name, digest_json(parts))
         parts = with_retractions(parts, dataset, retracted_now(workspace.registry_url(run_file)))
-    return Task(name, stage, run_file, workspace, store, given, parts, shard, shards, recipe)
+    return Task(name, stage, run_file, shown, workspace, store, given, parts, shard, shards, recipe)
 
 
 def _content(reference: str, workspace: Workspace) -> str:
@@ -162,7 +173,7 @@ def _produce(task: Task, progress: Progress) -> Manifest:
         inputs = task.folders(progress.update)
         started = time.time()
         stage = importlib.import_module(f"iar.stages.{task.stage}")
-        outcome: Outcome = stage.run(task.run_file, inputs, work, task.context(progress))
+        outcome: Outcome = stage.run(task.shown, inputs, work, task.context(progress))
         manifest = Manifest(
             task.name, task.stage, task.key, task.parts, task.parts["code"], started, time.time() - started,
             stored_files(work), outcome, surroundings(),

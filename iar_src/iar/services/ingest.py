@@ -38,7 +38,7 @@ from iar.records import (
 )
 from iar.services.documents import convert
 from iar.services.reject_log import RejectLog, read_rejects
-from iar.services.sources import KINDS, STEP, Item, items
+from iar.services.sources import KINDS, STEP, Item, items, what_to_mend
 from iar.services.withheld import RETRACTED, Withheld
 
 FILTERED = "filtered"
@@ -90,7 +90,7 @@ def ingest(
     )
     if not count:
         shutil.rmtree(folder)
-        raise UserError(_nothing_kept(settings.path, funnel))
+        raise UserError(_nothing_kept(settings.path, funnel, read.to_mend))
     _copy(aside.documents, kept, out / DOCUMENTS)
     _copy(aside.sources, kept, out / SOURCES)
     shutil.rmtree(folder)
@@ -134,6 +134,7 @@ class _Read:
     names: dict[str, int] = field(default_factory=dict)
     languages: "array[int]" = field(default_factory=lambda: array("q"))
     language_names: dict[str, int] = field(default_factory=dict)
+    to_mend: str = ""
 
     @property
     def documents(self) -> int:
@@ -218,6 +219,7 @@ def _read(
         converted = item if isinstance(item, Reject) else convert(item)
         if isinstance(converted, Reject):
             rejects.add([converted])
+            read.to_mend = read.to_mend or what_to_mend(converted)
             continue
         document, facts = converted
         if withheld.holds(document.source_digest):
@@ -314,11 +316,12 @@ def _reports(
     return (*rules, duplicates)
 
 
-def _nothing_kept(place: str, funnel: Sequence[FunnelStep]) -> str:
+def _nothing_kept(place: str, funnel: Sequence[FunnelStep], to_mend: str) -> str:
     reasons = Counter({reason: count for step in funnel for reason, count in step.dropped.items()}).most_common(3)
     left_out = "; ".join(f"{count} x {reason}" for reason, count in reasons)
     return (
         f"documents.path: {place} has no readable document ({KINDS}); "
-        f"{f'left out: {left_out}; ' if left_out else ''}put documents there, point documents.path elsewhere, or "
-        "loosen documents.filter"
+        f"{f'left out: {left_out}; ' if left_out else ''}"
+        f"{f'{to_mend}; or ' if to_mend else ''}put documents there, point documents.path elsewhere, or loosen "
+        "documents.filter"
     )

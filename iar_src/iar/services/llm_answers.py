@@ -118,7 +118,8 @@ def read_completion(body: str) -> Verdict:
     A chat that says nothing has failed; what a plain prompt is completed by may well be nothing.
     """
     try:
-        choice = json.loads(body)["choices"][0]
+        data = json.loads(body)
+        choice = data["choices"][0]
         is_chat = "message" in choice
         text = _text_of(choice["message"]["content"] if is_chat else choice["text"])
         reason = one_line(str(choice.get("finish_reason")), 40)
@@ -127,7 +128,8 @@ def read_completion(body: str) -> Verdict:
     if is_chat and not text.strip():
         return Failed(f"empty reply (finish_reason {reason}); a larger max_tokens may help", retry=False)
     readable = text.encode("utf-8", "replace").decode()  # JSON may smuggle in half a surrogate pair
-    return Answered(readable, *read_usage(body), truncated=reason == "length")
+    prompt_tokens, completion_tokens = _counts(data)
+    return Answered(readable, prompt_tokens or 0, completion_tokens or 0, truncated=reason == "length")
 
 
 def _text_of(content: object) -> str:
@@ -139,17 +141,18 @@ def _text_of(content: object) -> str:
     raise TypeError(f"content is a {type(content).__name__}")
 
 
-def read_usage(body: str, otherwise: tuple[int, int] = (0, 0)) -> tuple[int, int]:
-    """Return the tokens of prompt and reply that a body says it cost; of `otherwise` a count it does not give."""
+def read_usage(body: str) -> tuple[int | None, int | None]:
+    """Return the tokens of prompt and reply that a body says it cost, None for a count that it does not give."""
     try:
-        usage = json.loads(body)["usage"]
-        counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return otherwise
-    prompt, completion = (
-        count if type(count) is int and 0 <= count < _MOST_TOKENS else instead
-        for count, instead in zip(counts, otherwise, strict=True)
-    )
+        return _counts(json.loads(body))
+    except (ValueError, RecursionError):
+        return None, None
+
+
+def _counts(data: object) -> tuple[int | None, int | None]:
+    usage = data.get("usage") if isinstance(data, dict) else None
+    given = [usage.get("prompt_tokens"), usage.get("completion_tokens")] if isinstance(usage, dict) else [None, None]
+    prompt, completion = (count if type(count) is int and 0 <= count < _MOST_TOKENS else None for count in given)
     return prompt, completion
 
 

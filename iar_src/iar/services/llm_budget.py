@@ -8,6 +8,7 @@ from typing import Any
 from iar.config import Endpoint
 from iar.errors import UserError
 from iar.methods.digest import canonical_json
+from iar.services.llm_answers import read_usage
 from iar.services.llm_ledger import Ledger
 from iar.services.reply_cache import GroupCommit, Spent
 
@@ -28,13 +29,17 @@ def dearest(endpoint: Endpoint, body: dict[str, Any]) -> Spent:
     return Spent(1, len(canonical_json(body).encode()) + _TEMPLATE_TOKENS, int(body["max_tokens"]))
 
 
-def uncounted(endpoint: Endpoint, body: dict[str, Any], raw: str) -> tuple[int, int]:
-    """Return the tokens of prompt and reply that a call without a count is taken to have cost: at most.
+def billed_tokens(endpoint: Endpoint, body: dict[str, Any], raw: str) -> tuple[int, int]:
+    """Return the tokens of prompt and reply that a call cost: by the server's count, at most where it gives none.
 
     `raw` is the body that came back, "" where none did: the server may have written all that it was allowed to.
     """
+    prompt, completion = read_usage(raw)
+    if prompt is not None and completion is not None:
+        return prompt, completion
     most = dearest(endpoint, body)
-    return most.prompt_tokens, min(len(raw.encode()) or most.completion_tokens, most.completion_tokens)
+    written = min(len(raw.encode()) or most.completion_tokens, most.completion_tokens)
+    return most.prompt_tokens if prompt is None else prompt, written if completion is None else completion
 
 
 class Budget:

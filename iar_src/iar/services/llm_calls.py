@@ -8,8 +8,8 @@ from typing import Any
 
 from iar.errors import TemporaryError
 from iar.methods.digest import canonical_json
-from iar.services.llm_answers import Answered, Failed, Refused, SchemaRefused, Verdict, read_usage
-from iar.services.llm_budget import Budget, uncounted
+from iar.services.llm_answers import Answered, Failed, Refused, SchemaRefused, Verdict
+from iar.services.llm_budget import Budget, billed_tokens
 from iar.services.llm_http import ChatRequest, Exchange, Http, Request, call_body, post
 from iar.services.reply_cache import Call, GroupCommit
 from iar.services.throttle import Pool, Throttle
@@ -100,7 +100,7 @@ class Calls:
             usable = bool(digest) and not _may_help(exchange.verdict)
             model, text = self._endpoint.model, canonical_json(body)
             # A ceiling must hold before a server that does not count, too.
-            tokens = read_usage(exchange.raw, uncounted(self._endpoint, body, exchange.raw))
+            tokens = billed_tokens(self._endpoint, body, exchange.raw)
             await self._archive.put(
                 Call(
                     digest, model, self._endpoint.revision, base_url, text, exchange.raw, usable, *tokens,

@@ -1,6 +1,7 @@
 """Questions over two documents, by a language model: they need a statement of each of two chunks with one anchor."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from iar.methods.digest import digest_json
 from iar.methods.prompting import fence
 from iar.methods.question_form import question_fault
 from iar.methods.shared_anchors import Crossing
+from iar.methods.teaching import BOTH, Crossed, funnel_step
 from iar.methods.textnorm import normalise
 from iar.methods.verbalised_sampling import draw_question
 from iar.records import CrossDocumentPair, Reject
@@ -23,6 +25,8 @@ from iar.services.llm_teacher_replies import (
 )
 
 STEP = "cross_document"
+# Pairs of chunks that the teacher asked something about; what it asked is counted after.
+PROPOSED = "cross_proposed"
 QUESTION_TYPE = "comparison_and_relation"
 _CALLS = 6  # question, four certificates, answer
 
@@ -43,15 +47,14 @@ def ask_across(
     candidates: int,
     teacher: str,
     seed: int,
-    rejects: list[Reject],
     on_progress: Callable[[int, int], None] | None = None,
-) -> list[CrossDocumentPair]:
-    """Return at most one pair a crossing, for the test; what is dropped is added to `rejects`.
+) -> Crossed:
+    """Return at most one pair a crossing, for the test.
 
     One certifier sees the question alone. Another sees both passages and must pass it, then each passage alone and must
     refuse it: a question that one passage answers is none over two.
     """
-    across = _Across(client, rejects, on_progress)
+    across = _Across(client, on_progress)
     drafts = across.questions(crossings, candidates, seed)
     drafts = across.certify("self_contained", drafts, lambda draft: (), True, "not self-contained")
     drafts = across.certify("grounded", drafts, lambda draft: draft.texts, True, "not grounded in the two chunks")
@@ -61,16 +64,21 @@ def ask_across(
     drafts = across.certify(
         "grounded", drafts, lambda draft: draft.texts[1:], False, "answered by the second chunk alone"
     )
-    return across.answers(drafts, teacher)
+    pairs = across.answers(drafts, teacher)
+    funnel = [
+        funnel_step(PROPOSED, "two chunks with one anchor", across.counts[PROPOSED], across.rejects, len(crossings)),
+        funnel_step(STEP, BOTH, len(pairs), across.rejects, across.counts[STEP]),
+    ]
+    return Crossed(pairs, across.rejects, funnel)
 
 
 class _Across:
-    """One run of the steps; collects what they drop."""
+    """One run of the steps; collects what they drop and counts what was proposed, by the step that takes it in."""
 
-    def __init__(
-        self, client: ChatClient, rejects: list[Reject], on_progress: Callable[[int, int], None] | None
-    ) -> None:
-        self._client, self._rejects, self._on_progress = client, rejects, on_progress
+    def __init__(self, client: ChatClient, on_progress: Callable[[int, int], None] | None) -> None:
+        self.rejects: list[Reject] = []
+        self.counts: Counter[str] = Counter()
+        self._client, self._on_progress = client, on_progress
         self._call = 0
 
     def questions(self, crossings: Sequence[Crossing], candidates: int, seed: int) -> list[_Draft]:
@@ -92,16 +100,18 @@ class _Across:
         asked_all = ask_forms(self._client, "cross_question", ProposedQuestions, rows, self._progress())
         for crossing, asked in zip(crossings, asked_all, strict=True):
             if asked.value is None:
-                self._rejects.append(unread(STEP, crossing.id, asked))
+                self.rejects.append(unread(PROPOSED, crossing.id, asked))
                 continue
             if not asked.value.questions:
-                self._drop(crossing, "no question proposed", crossing.anchor)
+                self.rejects.append(Reject(PROPOSED, crossing.id, "no question proposed", crossing.anchor))
+                continue
+            self.counts.update({PROPOSED: 1, STEP: len(asked.value.questions)})
             proposals = [(" ".join(one.question.split()), one.probability) for one in asked.value.questions]
             drawn, others = draw_question(proposals, candidates, fault, random.Random(f"{seed}:{crossing.id}"))
             for question, reason in others:
                 twin = seen[normalise(question)] if reason == REPEATED else ""
                 outcome = "duplicate" if twin else "filtered"
-                self._rejects.append(Reject(STEP, crossing.id, reason, question, twin, outcome))
+                self.rejects.append(Reject(STEP, crossing.id, reason, question, twin, outcome))
             if drawn:
                 seen[normalise(drawn)] = crossing.id
                 drafts.append(_Draft(crossing, drawn))
@@ -122,7 +132,7 @@ class _Across:
             drafts, ask_forms(self._client, prompt, Certificate, rows, self._progress()), strict=True
         ):
             if asked.value is None:
-                self._rejects.append(unread(STEP, draft.crossing.id, asked))
+                self.rejects.append(unread(STEP, draft.crossing.id, asked))
             elif asked.value.passed is not wanted:
                 self._drop(draft.crossing, fault, f"{draft.question} [{asked.value.reason}]")
             else:
@@ -137,7 +147,7 @@ class _Across:
             drafts, ask_forms(self._client, "answer", ProposedAnswer, rows, self._progress()), strict=True
         ):
             if asked.value is None:
-                self._rejects.append(unread(STEP, draft.crossing.id, asked))
+                self.rejects.append(unread(STEP, draft.crossing.id, asked))
             elif not asked.value.answered or not asked.value.answer.strip():
                 self._drop(draft.crossing, "not answered from the two chunks", draft.question)
             else:
@@ -156,7 +166,7 @@ class _Across:
         return report
 
     def _drop(self, crossing: Crossing, reason: str, text: str) -> None:
-        self._rejects.append(Reject(STEP, crossing.id, reason, text))
+        self.rejects.append(Reject(STEP, crossing.id, reason, text))
 
 
 def _passages(texts: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ rewrite inputs for reconstruction. Whatever a model proposes is checked here bef
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -16,10 +17,10 @@ from iar.methods.digest import digest_json
 from iar.methods.prompting import fence
 from iar.methods.question_form import anchor_fault, locate_quote, question_fault
 from iar.methods.shared_anchors import Crossing
-from iar.methods.teaching import Retold, TeacherOutput, funnel_step
+from iar.methods.teaching import Crossed, Retold, TeacherOutput, funnel_step
 from iar.methods.textnorm import normalise
 from iar.methods.verbalised_sampling import draw_question
-from iar.records import Anchor, Chunk, CrossDocumentPair, Document, QAPair, Reject
+from iar.records import Anchor, Chunk, Document, QAPair, Reject
 from iar.services.llm import ChatClient, Patience
 from iar.services.llm_ask import Asked, load_prompt
 from iar.services.llm_cross_document import ask_across
@@ -42,7 +43,8 @@ STEPS = ("anchors", "types", "question", "self_contained", "grounded", "answer",
 PROMPTS = (
     *STEPS[:-1], "skeleton", "outline", "summary", "cross_question", "paraphrase", "relations", "faithful",
 )  # fmt: skip
-ANCHORED = "anchored"  # chunks that the teacher named some object of; the step after it counts these objects
+# Chunks that the teacher named an object of, objects that it asked something about; what it proposed is counted after.
+ANCHORED, PROPOSED = "anchored", "proposed"
 OnProgress = Callable[[int, int], None]
 
 
@@ -99,16 +101,17 @@ class LlmTeacher:
         anchors = [draft.anchor for draft in anchored]
         kinds, report = self._settings.rewrite_inputs, lesson.progress_of("rewrite_inputs")
         rewrite_inputs = write_rewrite_inputs(self._client, documents, chunks, anchors, kinds, self.name, report)
-        kept: list[tuple[str, str, Sequence[object]]] = [
-            ("anchors", "anchor", anchored),
-            ("applicable", "anchor", typed),
-            ("questions", "question", asked),
-            ("verified", "question", verified),
-            ("answered", "question", pairs),
+        counts = lesson.counts
+        steps = [
+            (ANCHORED, "chunk", len(chunks), counts[ANCHORED]),
+            ("anchors", "anchor", counts["anchors"], len(anchored)),
+            ("applicable", "anchor", len(anchored), len(typed)),
+            (PROPOSED, "anchor", len(typed), counts[PROPOSED]),
+            ("questions", "question", counts["questions"], len(asked)),
+            ("verified", "question", len(asked), len(verified)),
+            ("answered", "question", len(verified), len(pairs)),
         ]
-        named = len(chunks) - sum(reject.step == ANCHORED for reject in lesson.rejects)
-        funnel = [funnel_step(ANCHORED, "chunk", named, lesson.rejects)]
-        funnel += [funnel_step(step, unit, len(items), lesson.rejects) for step, unit, items in kept]
+        funnel = [funnel_step(step, unit, kept, lesson.rejects, in_) for step, unit, in_, kept in steps]
         return TeacherOutput(anchors, pairs, rewrite_inputs, lesson.rejects, funnel)
 
     def retell(
@@ -140,19 +143,19 @@ class LlmTeacher:
         self,
         crossings: Sequence[Crossing],
         seed: int,
-        rejects: list[Reject],
         on_progress: OnProgress | None = None,
-    ) -> list[CrossDocumentPair]:
-        """Return at most one question a crossing; what is dropped is added to `rejects`. Raises as `build` does."""
+    ) -> Crossed:
+        """Return at most one question a crossing. Raises as `build` does."""
         candidates = self._settings.question_candidates
-        return ask_across(self._client, crossings, candidates, self.name, seed, rejects, on_progress)
+        return ask_across(self._client, crossings, candidates, self.name, seed, on_progress)
 
 
 class _Lesson:
-    """One run of the steps; collects what they drop."""
+    """One run of the steps; collects what they drop and counts what was proposed, by the step that takes it in."""
 
     def __init__(self, client: ChatClient, documents: Sequence[Document], on_progress: OnProgress | None) -> None:
         self.rejects: list[Reject] = []
+        self.counts: Counter[str] = Counter()
         self._client = client
         self._documents = {document.id: document for document in documents}
         self._on_progress = on_progress
@@ -167,6 +170,7 @@ class _Lesson:
             elif not asked.value.anchors:
                 self._drop(ANCHORED, chunk.id, "no anchor proposed", chunk.text)
             else:
+                self.counts.update({ANCHORED: 1, "anchors": len(asked.value.anchors)})
                 drafts += self._keep_anchors(chunk, asked.value, most)
         return drafts
 
@@ -223,16 +227,17 @@ class _Lesson:
         seen: dict[tuple[str, str], str] = {}
         for draft, asked in zip(drafts, self._ask("question", ProposedQuestions, rows), strict=True):
             if asked.value is None:
-                self._drop_unread("questions", draft.id, asked)
+                self._drop_unread(PROPOSED, draft.id, asked)
                 continue
             if not asked.value.questions:
-                self._drop("questions", draft.id, "no question proposed", draft.anchor.text)
+                self._drop(PROPOSED, draft.id, "no question proposed", draft.anchor.text)
                 continue
 
             def fault(question: str, chunk_id: str = draft.chunk.id) -> str:
                 repeated = (chunk_id, normalise(question)) in seen
                 return question_fault(question) or (REPEATED if repeated else "")
 
+            self.counts.update({PROPOSED: 1, "questions": len(asked.value.questions)})
             proposals = [(" ".join(one.question.split()), one.probability) for one in asked.value.questions]
             drawn, others = draw_question(proposals, candidates, fault, random.Random(f"{seed}:{draft.id}"))
             for question, reason in others:

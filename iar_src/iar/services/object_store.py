@@ -23,6 +23,8 @@ from iar.services.workspace import sync
 # Larger files go up in parts of this size, which S3 allows from 5 MiB on. A cut repeats at most one part a thread.
 PART_BYTES = 8 << 20
 MOST_PARTS = 10_000
+# S3 copies an object of up to 5 GiB in one request, and larger ones in parts of at most as much.
+COPIED_BYTES = 1 << 30
 BLOCK_BYTES = 1 << 20
 THREADS = 8
 # A stream that breaks without a byte gained, this often in a row, is given up; requests have tries of their own.
@@ -143,6 +145,19 @@ class Bucket:
         self.delete(sorted(self.sizes(prefix)))
         for name, upload in self.unfinished(prefix).items():
             self.abort(name, upload)
+
+    def copy(self, source: str, name: str) -> bool:
+        """Write an object as a copy of another, within the server; return False where it has none or does not copy."""
+        from boto3.s3.transfer import TransferConfig
+        from botocore.exceptions import ClientError
+
+        config = TransferConfig(multipart_threshold=COPIED_BYTES, multipart_chunksize=COPIED_BYTES)
+        with self._explained("copying", source):
+            try:
+                self._client.copy(self._named(source), **self._named(name), Config=config)
+            except ClientError:  # gone, no right to, or not known to this server: who asked has the bytes, too
+                return False
+        return True
 
     def upload(self, path: Path, name: str) -> None:
         """Write a file of at most PART_BYTES as one object."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from iar.config import QaBuildSection
 from iar.methods.shared_anchors import Crossing, shared_anchors
 from iar.methods.splits import assign_splits
-from iar.records import Anchor, Chunk, CrossDocumentPair, Reject
+from iar.methods.teaching import Crossed
+from iar.records import Anchor, Chunk
 from iar.services.qa_documents import Prepared
 from iar.services.qa_lessons import make_teacher, read_lessons
 from iar.services.workspace import Context
@@ -24,21 +25,20 @@ def ask_across(
     shards: Sequence[Path],
     chunks: Iterable[Chunk],
     context: Context,
-    rejects: list[Reject],
-) -> list[CrossDocumentPair]:
-    """Return the questions about pairs of the test's chunks; what is dropped is added to `rejects`.
+) -> Crossed:
+    """Return the questions about pairs of the test's chunks, and what was dropped on the way.
 
     In memory are the names of these chunks and of their anchors, and the texts of the chunks that are asked about.
     """
     if not crosses(settings):
-        return []
+        return Crossed()
     named, anchors = _held_out(settings, shards)
     crossings = shared_anchors(named, anchors, settings.cross_questions)
     asked = {chunk.id for crossing in crossings for chunk in (crossing.first, crossing.second)}
     whole = {chunk.id: chunk for chunk in chunks if chunk.id in asked}
     teacher = make_teacher(settings, context.state, prepared)
     pairs = [Crossing(whole[one.first.id], whole[one.second.id], one.anchor) for one in crossings]
-    return teacher.ask_across(pairs, context.seed, rejects, context.progress.update)
+    return teacher.ask_across(pairs, context.seed, context.progress.update)
 
 
 def _held_out(settings: QaBuildSection, shards: Sequence[Path]) -> tuple[list[Chunk], list[Anchor]]:

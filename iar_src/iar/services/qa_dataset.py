@@ -15,7 +15,7 @@ from iar.errors import UserError
 from iar.methods.filter_report import filter_table
 from iar.methods.funnel import check_funnel, funnel_table
 from iar.methods.splits import SPLITS
-from iar.methods.teaching import funnel_step
+from iar.methods.teaching import BOTH
 from iar.records import (
     Anchor,
     Chunk,
@@ -31,7 +31,6 @@ from iar.records import (
 )
 from iar.services.decontamination import Decontamination, check_lines, write_checks
 from iar.services.ingest import DOCUMENTS, FILTER, SOURCES
-from iar.services.qa_across import crosses
 from iar.services.qa_documents import FUNNEL, REJECTS, Prepared
 from iar.services.qa_lessons import AUGMENTED, shards_funnel
 from iar.services.qa_lineage import Contents, Grouped, write_lineage
@@ -42,7 +41,6 @@ from iar.services.workspace import LINEAGE, WITHHELD, Context
 
 # Beside the test: locked like it, and scored apart.
 CROSS_FILE = "test-cross-document.jsonl"
-BOTH = "question over two documents"
 
 
 def gather(
@@ -61,7 +59,7 @@ def gather(
         spread = spread_lessons(prepared, shards, out, aside, rejects)
         with RecordFile(aside / ASKED, QAPair) as asked:
             selected = select(run_file, prepared, shards, asked, spread.chunk_words, out, aside, context, rejects)
-        funnel = _funnel(run_file.qa_build, prepared, shards, selected, rejects)
+        funnel = _funnel(prepared, shards, selected, rejects)
         written = _write_splits(out, selected.pairs)
         _check_splits(written.by_split, spread, run_file.qa_build)
     write_json(out / FUNNEL, [to_json(step) for step in funnel])
@@ -78,9 +76,7 @@ def gather(
     return Outcome(metrics, _markdown(written, funnel, prepared, checks), tuple(lineage))
 
 
-def _funnel(
-    settings: QaBuildSection, prepared: Prepared, shards: Sequence[Path], selected: Selected, rejects: RejectLog
-) -> list[FunnelStep]:
+def _funnel(prepared: Prepared, shards: Sequence[Path], selected: Selected, rejects: RejectLog) -> list[FunnelStep]:
     """Return the whole account. Raises PermanentError where something vanished without a reason."""
     taught, pairs = shards_funnel(shards), len(selected.pairs)
     funnel = [
@@ -90,9 +86,8 @@ def _funnel(
         rejects.step("decontaminated", "question", selected.unique, pairs),
         rejects.step("split", "question", pairs, pairs),
         *(step for step in taught if step.step == AUGMENTED),
+        *selected.crossed,
     ]
-    if crosses(settings):
-        funnel.append(funnel_step("cross_document", BOTH, selected.written, selected.crossed))
     if selected.retold:
         kept = sum(1 for _ in selected.retellings)
         funnel.append(rejects.step("augmented_uncontaminated", "retelling", selected.retold, kept))

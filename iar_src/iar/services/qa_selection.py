@@ -15,7 +15,16 @@ from iar.config import RunFile
 from iar.errors import PermanentError
 from iar.methods.splits import apart, find_repeats, words_digest
 from iar.methods.teaching import Lesson
-from iar.records import Chunk, CrossDocumentPair, Document, QAPair, RecordWriter, Reject, Retelling, write_records
+from iar.records import (
+    Chunk,
+    CrossDocumentPair,
+    Document,
+    FunnelStep,
+    QAPair,
+    RecordWriter,
+    Retelling,
+    write_records,
+)
 from iar.services.decontamination import Decontamination
 from iar.services.evaluations import general_evaluations
 from iar.services.ingest import DOCUMENTS
@@ -44,7 +53,7 @@ class Spread:
 class Selected:
     """What stays: questions, questions over two documents, retellings; how many stayed before the last step of each.
 
-    `crossed`: what was dropped while questions over two documents were written.
+    `crossed`: the account of writing questions over two documents.
     """
 
     asked: int
@@ -53,7 +62,7 @@ class Selected:
     written: int
     separate: int
     cross: list[CrossDocumentPair]
-    crossed: list[Reject]
+    crossed: list[FunnelStep]
     retold: int
     retellings: Iterable[Retelling]
     checks: tuple[Decontamination, ...]
@@ -102,10 +111,9 @@ def select(
     rejects.add(repeats.rejects(asked))
     unique = Chosen(asked, repeats.kept)
 
-    crossed: list[Reject] = []
     chunks = Lines(out / CHUNKS, Chunk)
-    written = ask_across(run_file.qa_build, prepared, shards, chunks, context, crossed)
-    separate, cross_repeats = apart(written, unique)
+    crossed = ask_across(run_file.qa_build, prepared, shards, chunks, context)
+    separate, cross_repeats = apart(crossed.pairs, unique)
 
     retold, retellings = Lines(aside / RETELLINGS, Retelling), Lines(out / RETELLINGS, Retelling)
     texts = clean_texts("retellings", retold, general, "augmented_uncontaminated")
@@ -114,17 +122,17 @@ def select(
     read = Both[Document | Retelling](Lines(out / DOCUMENTS, Document), retellings)
     questions = clean_questions(Both[QAPair](unique, separate), read, general)
     clean = np.fromiter((pair.id not in questions.dropped for pair in asked), bool, len(asked))
-    rejects.add(chain(questions.dropped.values(), crossed, texts.dropped.values(), cross_repeats))
+    rejects.add(chain(questions.dropped.values(), crossed.rejects, texts.dropped.values(), cross_repeats))
     if not count:
         retellings.path.unlink()
     return Selected(
         asked=len(asked),
         unique=len(unique),
         pairs=Chosen(asked, repeats.kept & clean),
-        written=len(written),
+        written=len(crossed.pairs),
         separate=len(separate),
         cross=[pair for pair in separate if pair.id not in questions.dropped],
-        crossed=crossed,
+        crossed=crossed.funnel,
         retold=count + len(texts.dropped),
         retellings=retellings if count else (),
         checks=(questions.found, texts.found) if count + len(texts.dropped) else (questions.found,),

@@ -131,15 +131,19 @@ class GroupCommit:
         self._cache = cache
         self._model = (model, revision)
         self._waiting: list[Call] = []
+        self._next: asyncio.Task[None] | None = None
         self._committing = asyncio.Lock()
 
     async def put(self, call: Call) -> None:
-        """Return once `call` is on disk."""
+        """Return once `call` is on disk. Raises as `ReplyCache.put`, for every call of a commit that fails."""
         self._waiting.append(call)
+        self._next = self._next or asyncio.create_task(self._commit_waiting())
+        await asyncio.shield(self._next)  # one that is cancelled takes no other's commit with it
+
+    async def _commit_waiting(self) -> None:
         async with self._committing:
-            batch, self._waiting = self._waiting, []
-            if batch:  # else the call was in the batch of one that waited before
-                self.spent = await asyncio.to_thread(self._commit, batch)
+            batch, self._waiting, self._next = self._waiting, [], None
+            self.spent = await asyncio.to_thread(self._commit, batch)
 
     def refresh(self) -> None:
         """Learn what other processes have spent since the last commit here."""

@@ -133,8 +133,8 @@ def score_model(
     def engine() -> ReplyEngine:
         return examination.open_engine(subject)
 
-    if examination.texts and not read_bpb(folder, subject.digest):
-        _write_bpb(folder, subject, earlier.bpb, engine, examination.texts)
+    if examination.texts:
+        keep_bpb(folder, subject, earlier.bpb, engine, examination.texts)
     replies = complete_replies(folder / REPLIES, examination.items, engine, earlier.replies, on_progress)
     verdicts = vote(subject.model, examination.judged_items, replies, examination.judges, earlier.votes)
     write_votes(folder / VOTES, verdicts.votes)
@@ -149,13 +149,16 @@ def score_model(
     return scores
 
 
-def _write_bpb(
+def keep_bpb(
     folder: Path, subject: Subject, known: BitsPerByte | None, engine: Callable[[], ReplyEngine], texts: BpbTexts
 ) -> None:
-    """Write the bits per byte of a model where they are known, or its engine can say them; a server cannot."""
+    """Write the bits per byte of a model, once, where they are known or its engine can say them; a server cannot."""
+    if read_bpb(folder, subject.digest):
+        return
     if not known and isinstance(reader := engine(), Reader):
         known = measure_bpb(subject.model, subject.digest, reader, texts)
     if known:
+        folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / BPB, to_json(known))
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -17,6 +17,7 @@ from iar.config import ColumnsSection, DocumentsSection
 from iar.errors import TemporaryError, UserError
 from iar.methods.digest import digest_file, digest_json
 from iar.records import Reject
+from iar.services.hub_commits import Unanswered, ask_hub
 from iar.services.source_rows import HUB_ID
 from iar.services.withheld import RETRACTED, Withheld
 
@@ -37,6 +38,8 @@ PARQUET_ROWS = 64
 # A book can be a megabyte.
 SHUFFLED_ROWS = 100
 S3 = "s3://"
+NO_COLUMN = "no column"
+MOST_NAMES = 20
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,14 @@ class Item:
     alias: str = ""
     title: str = ""
     licence: str = ""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Why a row, or a file of rows, gives no document: a reason to be counted, and what was found there."""
+
+    reason: str
+    found: str = ""
 
 
 def items(settings: DocumentsSection, withheld: Withheld | None = None) -> Iterator[Item | Reject]:
@@ -166,8 +177,8 @@ def _unfit(name: str) -> Reject | None:
     return None
 
 
-Row = tuple[int, Mapping[str, Any] | str]
-"""A row's number from 1, and its columns or the reason why it has none."""
+Row = tuple[int, Mapping[str, Any] | Broken]
+"""A row's number from 1, and its columns or why it has none."""
 
 
 def _row_items(
@@ -176,13 +187,15 @@ def _row_items(
     columns = settings.columns
     for number, row in rows:
         source = f"{name}:{number}"
-        if isinstance(row, str):
-            yield Reject(STEP, source, row, "", outcome="failed")
+        if isinstance(row, Broken):
+            yield Reject(STEP, source, row.reason, row.found, outcome="failed")
             continue
         text = row.get(columns.text)
         if not isinstance(text, str):
-            problem = "no column" if columns.text not in row else "no text in the column"
-            yield Reject(STEP, source, f"{problem} {columns.text}", _shown(row), outcome="failed")
+            broken = Broken(f"no text in the column {columns.text}", _shown(row))
+            if columns.text not in row:
+                broken = _lacking("text", columns.text, source, row, among_others=True)
+            yield Reject(STEP, source, broken.reason, broken.found, outcome="failed")
             continue
         alias, title, licence, part = (
             _valid(str(row.get(column) or "")) if column else ""
@@ -224,23 +237,24 @@ def _jsonl_rows(path: Path, name: str) -> Iterator[Row]:
                 row = json.loads(line)
             # Not UTF-8, not JSON, or nested deeper than the parser goes.
             except (ValueError, RecursionError):
-                yield number, "line is no JSON"
+                yield number, Broken("line is no JSON")
                 continue
-            yield number, row if isinstance(row, dict) else "line is no JSON object"
+            yield number, row if isinstance(row, dict) else Broken("line is no JSON object")
 
 
 def _parquet_rows(path: Path, name: str, columns: ColumnsSection, alone: bool) -> Iterator[Row]:
-    """Yield the rows of a file; without the text column it fails among others, and `alone` it is a user's mistake."""
+    """Yield the rows of a file; without a named column it fails among others, and `alone` it is a user's mistake."""
     import pyarrow
     from pyarrow import parquet
 
     number = 0
     try:
         with parquet.ParquetFile(path) as file:
-            if columns.text not in file.schema_arrow.names and not alone:
-                yield 1, f"no column {columns.text}"
+            names = file.schema_arrow.names
+            if not alone and (broken := next(_absent(names, columns, name, among_others=True), None)):
+                yield 1, broken
                 return
-            wanted = _present(file.schema_arrow.names, columns, name)
+            wanted = _present(names, columns, name)
             for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=wanted):
                 for row in batch.to_pylist():
                     number += 1
@@ -249,18 +263,38 @@ def _parquet_rows(path: Path, name: str, columns: ColumnsSection, alone: bool) -
         raise
     # What is damaged within a page shows as an error of the system.
     except (pyarrow.ArrowInvalid, UnicodeDecodeError, OSError) as error:
-        yield number + 1, f"damaged Parquet file ({type(error).__name__})"
+        yield number + 1, Broken(f"damaged Parquet file ({type(error).__name__})")
 
 
 def _present(names: Iterable[str], columns: ColumnsSection, place: str) -> list[str]:
     """Return the columns that are read. Raises UserError for one that is not there."""
-    names = list(names)
+    for broken in _absent(list(names), columns, place):
+        raise UserError(broken.found)
+    return list(dict.fromkeys(column for column in columns.model_dump().values() if column))
+
+
+def _absent(names: Sequence[str], columns: ColumnsSection, place: str, among_others: bool = False) -> Iterator[Broken]:
+    """Yield what is wrong for each column that the run file names and that is not there."""
     for key, column in columns.model_dump().items():
         if column and column not in names:
-            raise UserError(
-                f"documents.columns.{key}: {place} has no column {column!r}, only {', '.join(names)}; name one of these"
-            )
-    return list(dict.fromkeys(column for column in columns.model_dump().values() if column))
+            yield _lacking(key, column, place, names, among_others)
+
+
+def _lacking(key: str, column: str, place: str, names: Iterable[str], among_others: bool = False) -> Broken:
+    there = ", ".join(_printable(name)[:40] for name in islice(names, MOST_NAMES)) or "none"
+    fix = "name one of these" + ", or move the file away" * among_others
+    return Broken(
+        f"{NO_COLUMN} {column}", f"documents.columns.{key}: {place} has no column {column!r}, only {there}; {fix}"
+    )
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in _valid(text))
+
+
+def what_to_mend(reject: Reject) -> str:
+    """Return what the user can do about a dropped item, where it says so: of a named column that is not there."""
+    return reject.text if reject.reason.startswith(NO_COLUMN) else ""
 
 
 def hub_items(settings: DocumentsSection) -> Iterator[Item | Reject]:
@@ -299,14 +333,11 @@ def hub_commit(place: str, revision: str) -> str:
     """Return the commit that a revision of a hub dataset is now; "" for a folder. Raises UserError where none is."""
     if Path(place).is_dir():
         return ""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
     try:
-        return str(HfApi().dataset_info(place, revision=revision).sha)
-    except (OSError, HfHubHTTPError, ValueError) as error:
+        return ask_hub("dataset", place, revision)
+    except Unanswered as error:
         raise UserError(
-            f"documents.path: {place} at revision {revision} was not found on the hub ({_line(error)}); "
+            f"documents.path: {place} at revision {revision} was not found on the hub ({error}); "
             f"check id and network, or {what_to_set(place)}"
         ) from error
 

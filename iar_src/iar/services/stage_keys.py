@@ -25,7 +25,8 @@ class StageSpec:
     `settings`: places in the run file. `files`: places whose value may name a file or folder, or several; their
     bytes count. `needs` and `may`: input roles as patterns. `sharded`: the result is one of several
     parts. `each_run`: the result is about this one run, never shared with another. `recipes`: for a stage
-    that carries out one of several recipes, what each of them depends on instead.
+    that carries out one of several recipes, what each of them depends on instead. `hub`: places that may name a
+    repository of the hub, of which the commit counts.
     """
 
     settings: tuple[str, ...]
@@ -35,6 +36,7 @@ class StageSpec:
     sharded: bool = False
     each_run: bool = False
     recipes: "Mapping[str, StageSpec]" = field(default_factory=dict)
+    hub: tuple[str, ...] = ()
 
     def of(self, recipe: str) -> "StageSpec":
         """Return what the stage depends on when it carries out `recipe`; "" where it has none."""
@@ -59,6 +61,7 @@ RECIPES: dict[str, StageSpec] = {
         ),
         needs=("data", "base"),
         files=("baselines.cpt_model",),
+        hub=("baselines.cpt_model",),
     ),
     "budget-match": StageSpec(QUESTIONS, needs=("data", "base", "inject", "tuned")),
     "replay": StageSpec(
@@ -75,15 +78,19 @@ RECIPES: dict[str, StageSpec] = {
 }
 
 STAGES: dict[str, StageSpec] = {
-    "base_model": StageSpec(("model.source", "model.revision", "model.digest"), files=("model.source",)),
+    "base_model": StageSpec(
+        ("model.source", "model.revision", "model.digest"), files=("model.source",), hub=("model.source",)
+    ),
     "qa_build": StageSpec(
         ("documents", "qa_build", *PROBES, "evaluate.lm_eval_limit", "run.seed"),
         may=("base", "documents", "lessons_*"),
         files=("documents.path", *EVALUATED),
+        hub=("documents.path",),
     ),
     "qa_documents": StageSpec(
         ("documents", "qa_build.teacher", *EVALUATED, "evaluate.lm_eval_limit", "run.seed"),
         files=("documents.path", *EVALUATED),
+        hub=("documents.path",),
     ),
     "qa_shard": StageSpec(("qa_build", "run.seed"), needs=("documents",), may=("base",), sharded=True),
     "inject": StageSpec(("inject", "model.system_turn", "run.seed"), needs=("data", "base")),
@@ -96,7 +103,10 @@ STAGES: dict[str, StageSpec] = {
     ),
     "baseline": StageSpec((), recipes=RECIPES),
     "judge_eval": StageSpec(
-        JUDGING, needs=("data", "base"), may=("vanilla", "tuned", "candidates", "baselines_*", "pruned"), files=PROBES
+        JUDGING,
+        needs=("data", "base"),
+        may=("vanilla", "inject", "tuned", "candidates", "baselines_*", "pruned"),
+        files=PROBES,
     ),
     "prune": StageSpec(
         ("select.prune_to", "evaluate.bpb_bytes", *PROBES), needs=("data", "base", "candidates_*"), files=PROBES

@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from iar.services.object_store import PART_BYTES, THREADS, Bucket
 from iar.services.workspace import (
     KEY_DIGITS,
     MANIFEST,
+    STEPS,
     TRAININGS,
     Manifest,
     StoredFile,
@@ -109,8 +110,17 @@ class Store:
         """Upload a finished artifact; return the one that the store has now, which another writer may have made."""
         folder = self.workspace.artifact(manifest.task, manifest.key)
         ours = (folder / MANIFEST).read_bytes()
-        theirs = put_folder(self.bucket, _place(manifest.task, manifest.key), folder, manifest.files, ours, report)
+        place, copies = _place(manifest.task, manifest.key), self._left_by_training(manifest)
+        theirs = put_folder(self.bucket, place, folder, manifest.files, ours, report, copies=copies)
         return manifest if theirs == ours else self._fetch(manifest.task, manifest.key, theirs, report)
+
+    def _left_by_training(self, manifest: Manifest) -> dict[str, str]:
+        """Return SHA-256 -> name of what the job of a training has uploaded: it need not go up twice."""
+        if not any(file.path == STEPS for file in manifest.files):
+            return {}
+        sizes = {file.sha256: file.size for file in manifest.files}
+        left = self.bucket.sizes(f"{TRAININGS}/{manifest.task}-{manifest.key[:KEY_DIGITS]}/")
+        return {sha256: name for name, size in left.items() if sizes.get(sha256 := name.rpartition("/")[2]) == size}
 
     def manifest(self, ref: StoredRef) -> Manifest:
         """Return what a reference leads to, without its files.
@@ -167,16 +177,21 @@ def put_folder(
     report: Report,
     stop: threading.Event | None = None,
     name: str = MANIFEST,
+    copies: Mapping[str, str] | None = None,
 ) -> bytes:
     """Upload the files of a folder that the store lacks, then its manifest; return the manifest that the store has.
 
     What an earlier, cut upload has finished is not repeated. Once `stop` is set no manifest is written. `name` is the
-    manifest's, where a place has several.
+    manifest's, where a place has several. `copies`: by SHA-256, objects of the bucket with these bytes, to be copied
+    within it.
     """
     stop = stop or threading.Event()
     objects = {f"{place}/{file.sha256}": file for file in files}  # equal bytes are one object
     there = bucket.sizes(f"{place}/")
     missing = {key: file for key, file in objects.items() if there.get(key) != file.size}
+    for key, source in [(key, source) for key, file in missing.items() if (source := (copies or {}).get(file.sha256))]:
+        if not stop.is_set() and bucket.copy(source, key):
+            del missing[key]
     large = {key: file for key, file in missing.items() if file.size > PART_BYTES}
     begun = bucket.unfinished(f"{place}/") if large else {}
     done = len(objects) - len(missing)

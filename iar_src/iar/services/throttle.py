@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -45,9 +46,13 @@ class Throttle:
         """Seconds until the next call may start, as far as the server's pauses go."""
         return max(0.0, self._paused_until - time.monotonic())
 
+    def places(self) -> int:
+        """How many more calls the limit allows in flight."""
+        return max(0, int(self.limit) - self.in_flight)
+
     def is_full(self) -> bool:
         """Whether a call must come back before another may start."""
-        return self.in_flight >= int(self.limit)
+        return not self.places()
 
     def has_room(self) -> bool:
         """Whether one more call may start now."""
@@ -59,30 +64,45 @@ class Pool:
 
     def __init__(self, urls: Sequence[str], most: int) -> None:
         self.servers = [Throttle(url, most) for url in urls]
-        self._changed = asyncio.Condition()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._woken = 0  # who has not looked yet
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[Throttle]:
         """Hold a place in flight at the server with the most room; waits for a free one and for the end of a pause."""
-        async with self._changed:
-            while not (free := [server for server in self.servers if server.has_room()]):
-                await self._wait_for_change()
-            server = min(free, key=lambda one: (one.bursts, one.in_flight / one.limit))
-            server.in_flight += 1
+        while not (free := [server for server in self.servers if server.has_room()]):
+            await self._wait_for_change()
+        server = min(free, key=lambda one: (one.bursts, one.in_flight / one.limit))
+        server.in_flight += 1
         try:
             yield server
         finally:
             server.in_flight -= 1
-            async with self._changed:
-                self._changed.notify_all()
+            self._wake()
 
     async def _wait_for_change(self) -> None:
         # A server that is full waits for its calls, not for its clock; one with room waits for the end of its pause.
         pauses = [server.pause_left() for server in self.servers if not server.is_full()]
+        self._waiting.append(woken := asyncio.get_running_loop().create_future())
         try:
-            await asyncio.wait_for(self._changed.wait(), timeout=min(pauses, default=None))
+            async with asyncio.timeout(min(pauses, default=None)):
+                await woken
         except TimeoutError:
             return
+        finally:
+            self._woken -= woken.done() and not woken.cancelled()
+
+    def _wake(self) -> None:
+        """Wake as many as there are places: all of a hundred for each call that comes back cost more than the call.
+
+        Places at a server that pauses count: who is woken for one waits for the end of the pause.
+        """
+        places = sum(server.places() for server in self.servers) - self._woken
+        while places > 0 and self._waiting:
+            woken = self._waiting.popleft()
+            if not woken.done():  # else its time was up
+                woken.set_result(None)
+                places, self._woken = places - 1, self._woken + 1
 
     def pause_left(self) -> float:
         """Seconds until the first pause ends; 0 where a server has none."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 from statistics import fmean
@@ -12,26 +12,14 @@ from iar.errors import UserError
 from iar.methods.chunking import chunk_document
 from iar.methods.retelling import MOST_TOKENS, REGISTERS
 from iar.records import Chunk, Document, QAPair, Retelling, read_records
+from iar.services.asked_suites import Suite, further_suites, general_suites, tokens
 from iar.services.ingest import read_documents
-from iar.services.source_rows import is_file
 from iar.services.sources import is_hub_id, is_remote
 
-# Of UTF-8: English in a vocabulary of 50,000 to 150,000 has 4.2, and Chinese, at 3 bytes a character, about as many.
-BYTES_PER_TOKEN = 4.0
 # Questions kept, of max_anchors a chunk: the example's 396 of 432 by rules; the paper's 15,008 of 77,224 by an LLM.
 KEPT_BY_RULES, KEPT_BY_LLM = 0.92, 0.19
 # The means of the example's questions and answers; an LLM answers in paragraphs.
 QUESTION_TOKENS, RULE_ANSWER_TOKENS, LLM_ANSWER_TOKENS = 35.0, 31.0, 120.0
-HUB_ROWS = {"google/IFEval": 541, "cais/mmlu": 14_042}
-HUB_PROMPT_TOKENS = 100.0
-
-
-@dataclass(frozen=True)
-class Suite:
-    """A general suite: its rows, and the mean tokens of a prompt."""
-
-    rows: int
-    prompt_tokens: float
 
 
 @dataclass(frozen=True)
@@ -39,7 +27,8 @@ class Workload:
     """Documents as tokens, chunks, and questions by split; `counted` where these are no estimate.
 
     units: tokens of what each Inject row reconstructs, documents or chunks. retellings: of each text that a teacher
-    wrote beside them, a row of its own; cross: questions over two documents, asked in the test alone.
+    wrote beside them, a row of its own; cross: questions over two documents, asked in the test alone. further: what is
+    asked beside the general suites, by where it is from.
     """
 
     documents: tuple[float, ...]
@@ -54,6 +43,7 @@ class Workload:
     counted: bool
     retellings: tuple[float, ...] = ()
     cross: int = 0
+    further: dict[str, Suite] = field(default_factory=dict)
 
     @property
     def text_tokens(self) -> float:
@@ -93,8 +83,8 @@ def workload(run_file: RunFile, data: Path | None, copy: Path | None = None) -> 
     whole = tuple(tokens(document.text) for document in documents)
     units = whole if run_file.inject.unit == "document" else tuple(tokens(chunk.text) for chunk in chunks)
     return Workload(
-        whole, units, len(chunks), train, validation, test, question, answer, _suites(run_file), data is not None,
-        retellings, cross,
+        whole, units, len(chunks), train, validation, test, question, answer, general_suites(run_file),
+        data is not None, retellings, cross, further_suites(run_file),
     )  # fmt: skip
 
 
@@ -118,27 +108,6 @@ def _here(documents: DocumentsSection, copy: Path | None) -> DocumentsSection:
     return documents
 
 
-def tokens(text: str) -> float:
-    """Return about how many tokens a text has."""
-    return len(text.encode("utf-8", "replace")) / BYTES_PER_TOKEN
-
-
 def _texts(pairs: list[QAPair]) -> Iterator[list[str]]:
     yield [pair.question for pair in pairs]
     yield [pair.answer for pair in pairs]
-
-
-def _suites(run_file: RunFile) -> dict[str, Suite]:
-    settings = run_file.evaluate
-    places = {"ifeval": settings.ifeval, "mmlu": settings.mmlu, "msbench": settings.msbench}
-    on_cluster = run_file.platform.backend == "kubeflow"
-    return {name: _suite(place, f"evaluate.{name}", on_cluster) for name, place in places.items()}
-
-
-def _suite(place: str, key: str, on_cluster: bool) -> Suite:
-    # On a cluster a suite's file is in the image or on the volume, and need not be here.
-    here = Path(place).is_file() if on_cluster else is_file(place, key, "google/IFEval")
-    if not here:
-        return Suite(HUB_ROWS.get(place, 0), HUB_PROMPT_TOKENS)
-    lines = [line for line in Path(place).read_text(encoding="utf-8").splitlines() if line.strip()]
-    return Suite(len(lines), fmean(map(tokens, lines)) if lines else 0.0)

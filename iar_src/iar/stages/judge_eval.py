@@ -19,20 +19,22 @@ from iar.records import (
 )
 from iar.services.bpb import ALL_BPB, bpb_texts, read_all_bpb, read_bpb
 from iar.services.candidates import weights_present
+from iar.services.checkpoints import recorded_digest
 from iar.services.engines import engine_opener
 from iar.services.judges import open_judges
 from iar.services.scores_outcome import scores_outcome
-from iar.services.scoring import SCORES, Earlier, Examination, score_all
+from iar.services.scoring import SCORES, Earlier, Examination, keep_bpb, score_all
 from iar.services.subjects import Subject, baseline_subjects, reference_subjects
 from iar.services.suites import domain_items, load_suites
 from iar.services.verifiers import VERIFIERS, admit, audit_panel
 from iar.services.workspace import Context
 
 SPLIT = "validation"
+INJECTED = "theta_I"
 
 
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
-    """Evaluate the candidates of a shard, the baselines, or the three references.
+    """Evaluate the candidates of a shard, the baselines, or the three references, of theta_I the bits per byte alone.
 
     Writes `verifiers.jsonl`, the audit of the judges, one folder a model, then `bpb.jsonl` and `scores.jsonl`. Of
     candidates that `pruned` leaves out it writes the bits per byte alone. Raises UserError before anything is generated
@@ -53,7 +55,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     if "candidates" not in inputs:
         others = baseline_subjects(inputs) or reference_subjects(inputs)
         scores = score_all(others, examination, out, context.progress.update)
-        return _with_bpb(out, _measured(out, others), scores_outcome(out, scores, inputs, audits))
+        read = [*others, *_read_alone(inputs, examination, out)]
+        return _with_bpb(out, _measured(out, read), scores_outcome(out, scores, inputs, audits))
 
     candidates = list(read_records(inputs["candidates"] / "candidates.jsonl", Candidate))
     originals, copies = _by_content(candidates)
@@ -68,6 +71,16 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     scores += [_copy_scores(scores, candidate, out) for candidate in copies if candidate.digest not in left_out]
     unasked = [replace(measured[one.digest], model=one.model) for one in subjects if one.digest in left_out]
     return _with_bpb(out, [*_measured(out, asked), *unasked], scores_outcome(out, scores, inputs, audits))
+
+
+def _read_alone(inputs: dict[str, Path], examination: Examination, out: Path) -> list[Subject]:
+    """Measure the bits per byte of theta_I, which is asked nothing: what Inject learned before Align came."""
+    if "inject" not in inputs or not examination.texts or examination.run_file.evaluate.engine != "transformers":
+        return []
+    checkpoint = inputs["inject"] / "checkpoint"
+    injected = Subject(INJECTED, checkpoint, recorded_digest(checkpoint))
+    keep_bpb(out / INJECTED, injected, None, lambda: examination.open_engine(injected), examination.texts)
+    return [injected]
 
 
 def _kept(inputs: dict[str, Path]) -> set[str]:

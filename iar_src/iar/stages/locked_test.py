@@ -28,6 +28,7 @@ from iar.services.diagnostics import diagnose
 from iar.services.engines import engine_opener
 from iar.services.evaluations import GENERAL
 from iar.services.judges import open_judges
+from iar.services.retrieval import require_search
 from iar.services.scores_outcome import scores_outcome
 from iar.services.scoring import ITEMS, Examination, general_results, score_all
 from iar.services.subjects import Subject, baseline_subjects, reference_subjects
@@ -65,6 +66,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     suites = load_suites(run_file)
     judges = open_judges(run_file, context.state / "llm-cache")
     # What may be missing is looked for before the test is opened.
+    if run_file.diagnose.enabled:
+        require_search()
     unseen = unseen_texts(run_file) if run_file.diagnose.enabled else []
     unlocked, reading = _read_test(inputs["data"], selection, context)
     cross = [pair for pair in unlocked if isinstance(pair, CrossDocumentPair)]
