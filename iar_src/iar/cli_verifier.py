@@ -30,13 +30,12 @@ PerKind = Annotated[int, typer.Option("--number", "-n", min=1, help="Most questi
 @verifier.command("list")
 def list_(run_yaml: JudgesRun = None, set_: Set = None, state: State = None, as_json: AsJson = False) -> None:
     """List the verifiers with their versions; what a server's judge is worth, only its audit says."""
-    from iar.config import Endpoint
     from iar.console import open_console, print_table
     from iar.methods.grading import RULES
-    from iar.services.verifier_runs import find_judge
+    from iar.services.verifier_runs import find_judge, judge_servers
 
     run_file = load(run_yaml, set_, state) if run_yaml else None
-    servers = [one for one in run_file.evaluate.judges if isinstance(one, Endpoint)] if run_file else []
+    servers = judge_servers(run_file) if run_file else []
     rows = [{"verifier": name, "version": rule.version, "kind": "rule"} for name, rule in RULES.items()]
     rows += [
         {"verifier": one.name, "version": find_judge(one.name, run_file).version, "kind": f"LLM {one.weights}"}

@@ -599,6 +599,28 @@ class DiagnoseSection(Section):
     )
 
 
+class OracleSection(Section):
+    """A judge outside the training: the checkpoint of each epoch answers training questions again and this judge scores
+    the replies. A score that falls while the training gets better is a warning ([oracle.md](oracle.md))."""
+
+    judge: Judge | None = Field(
+        None,
+        description="Rule name or LLM server, best a stronger one than those of evaluate; null = no oracle. Until they "
+        "are scored the weights of every epoch but the last are on disk, as large as the model each.",
+    )
+    prompts: Annotated[int, Field(ge=2, le=1000)] = Field(
+        200, description="Training questions asked at each epoch, drawn by the seed; 200 show a fall of some 10 points."
+    )
+    inject: bool = Field(
+        False,
+        description="At the epochs of Inject too, which trains on the documents: there they show access, not fit.",
+    )
+
+    def watches(self, stage: str) -> bool:
+        """Whether the trainings of this stage are looked at; `align` is vanilla SFT too."""
+        return self.judge is not None and (stage == "align" or (stage == "inject" and self.inject))
+
+
 class SelectSection(Section):
     """The selection rule, and which point of its front is taken."""
 
@@ -787,6 +809,8 @@ class RunFile(Section):
     baselines: BaselinesSection = BaselinesSection()
     recover: RecoverSection = RecoverSection()
     evaluate: EvaluateSection = EvaluateSection()
+    # Off, it is no part of a run file's text: older runs keep their identity.
+    oracle: OracleSection = Field(OracleSection(), exclude_if=lambda oracle: oracle.judge is None)
     diagnose: DiagnoseSection = DiagnoseSection()
     select: SelectSection = SelectSection()
     register: RegisterSection = RegisterSection()
@@ -815,6 +839,17 @@ class RunFile(Section):
         return self
 
     @model_validator(mode="after")
+    def _an_epochs_weights_have_an_engine(self) -> Self:
+        server = self.evaluate.engine
+        named = isinstance(server, EngineServer) and not server.reload and "{folder}" not in server.model
+        if self.oracle.judge is not None and named:
+            raise ValueError(
+                f"oracle.judge with evaluate.engine.model {server.model}: a server that has each model by name knows "
+                "none of an epoch; write {folder} into the name, set engine.reload, or take engine: transformers"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _weights_are_exchanged_by_one_task(self) -> Self:
         server = self.evaluate.engine
         if isinstance(server, EngineServer) and server.reload and self.platform.backend != "local":
@@ -838,6 +873,7 @@ class RunFile(Section):
         not_asked: dict[str, Any] = {
             "qa_build": {"shards": True, "teacher": CALLING},
             "evaluate": {"judges": {"__all__": CALLING}, "engine": CALLING | {"reload"}},
+            "oracle": {"judge": CALLING},
         }
         return self.model_dump(
             mode="json", exclude={"run": {"state", "store", "rerun"}, "recover": {"keep"}, **not_asked}

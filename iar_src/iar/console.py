@@ -75,11 +75,13 @@ def print_verifiers(console: "Console", results: dict[str, Any]) -> None:
 
 
 def print_warnings(console: "Console", results: dict[str, Any]) -> None:
-    """Print the warnings beside scores that contamination or a second look may flatter, where there are any."""
-    from iar.report.tables import taken_before_text, unchecked_text
+    """Print the warnings beside the scores, where there are any: what may flatter them, a training gone too far."""
+    from iar.report.tables import diverged_lines, taken_before_text, unchecked_text
 
     if results.get("taken_before"):
         console.print(taken_before_text(results["taken_before"]), markup=False)
+    for line in diverged_lines(results):
+        console.print(line, markup=False)
     if results.get("unchecked"):
         console.print(unchecked_text(results["unchecked"]), markup=False)
 

@@ -318,6 +318,67 @@ class ModelScores:
 
 
 @dataclass(frozen=True)
+class OracleEpoch:
+    """The checkpoint at the end of an epoch, `step` optimizer steps into the training.
+
+    loss: mean over all target tokens of the epoch, in nats. oracle: the judge's score of the replies to training
+    questions; accuracy: whether these hold the reference answer, by rule.
+    """
+
+    epoch: int
+    step: int
+    checkpoint_digest: str
+    loss: float
+    oracle: SuiteScore
+    accuracy: SuiteScore
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """From the end of epoch `since` to the last the oracle's score fell while the training got better.
+
+    Changes: of oracle and accuracy in points over the same `items` prompts, each with its interval at `confidence`; of
+    the loss in nats a token.
+    """
+
+    since: int
+    items: int
+    confidence: float
+    oracle: float
+    oracle_low: float
+    oracle_high: float
+    accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class OracleWatch:
+    """What the oracle, `judge` at a version, made of a training that gave `model`; `lost` are epochs whose weights were
+    lost with the disk of a pod."""
+
+    model: str
+    judge: str
+    judge_version: str
+    epochs: tuple[OracleEpoch, ...]
+    divergences: tuple[Divergence, ...]
+    lost: tuple[int, ...] = ()
+
+    @property
+    def warning(self) -> str:
+        """The largest fall in words; "" where nothing diverged."""
+        if not self.divergences:
+            return ""
+        one = min(self.divergences, key=lambda found: found.oracle)
+        return (
+            f"{self.model}: since epoch {one.since} the score by {self.judge} changed by {one.oracle:+.1f} points "
+            f"({one.oracle_low:+.1f} to {one.oracle_high:+.1f}), the training loss by {one.loss:+.3f} and the accuracy "
+            f"by {one.accuracy:+.1f} ({one.accuracy_low:+.1f} to {one.accuracy_high:+.1f})"
+        )
+
+
+@dataclass(frozen=True)
 class BitsPerByte:
     """How well a model predicts text, in bits a UTF-8 byte: of the documents, and of general text outside them."""
 

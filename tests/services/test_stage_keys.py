@@ -213,3 +213,19 @@ def test_every_section_a_stage_reads_is_declared(stage: str) -> None:
     places = [*spec.settings, *(place for one in spec.recipes.values() for place in one.settings)]
     declared = {place.split(".")[0] for place in places}
     assert spec.each_run or read & set(RunFile.model_fields) <= declared
+
+
+def test_an_oracle_reaches_only_the_trainings_that_it_watches_and_off_it_is_not_there(tmp_path: Path) -> None:
+    judge = {"name": "o", "base_url": "http://127.0.0.1:1/v1", "model": "m"}
+    assert changed(tmp_path, oracle={"prompts": 300}) == set()
+    assert run_file(tmp_path).canonical() == run_file(tmp_path, oracle={"prompts": 300}).canonical()
+    assert changed(tmp_path, oracle={"judge": "rule:exact"}) == {"align"}
+    assert changed(tmp_path, oracle={"judge": judge, "inject": True}) == {"align", "inject"}
+    assert changed_recipes(tmp_path, oracle={"judge": judge, "inject": True}) == set()
+    # How the server is reached decides nothing.
+    reached = [
+        run_file(tmp_path, oracle={"judge": judge | {"api_key_env": key, "concurrency": number}})
+        for key, number in (("A", 1), ("B", 2))
+    ]
+    assert reached[0].digest == reached[1].digest
+    assert key_parts("align", reached[0], INPUTS["align"]) == key_parts("align", reached[1], INPUTS["align"])

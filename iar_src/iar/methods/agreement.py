@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iar.methods.ballots import Ballots
-from iar.methods.bootstrap import HIGH_PERCENTILE, LOW_PERCENTILE, RESAMPLES
+from iar.methods.bootstrap import RESAMPLES, TAIL_PERCENT
 
 if TYPE_CHECKING:
     import numpy
@@ -255,5 +255,5 @@ def _estimate(values: "NDArray[numpy.float64]") -> Estimate:
         return Estimate(None)
     if not others.size:
         return Estimate(float(value))
-    low, high = np.percentile(others, [LOW_PERCENTILE, HIGH_PERCENTILE])
+    low, high = np.percentile(others, [TAIL_PERCENT, 100 - TAIL_PERCENT])
     return Estimate(float(value), float(low), float(high))

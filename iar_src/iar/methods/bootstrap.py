@@ -8,17 +8,20 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 RESAMPLES = 2000
-LOW_PERCENTILE, HIGH_PERCENTILE = 2.5, 97.5
+TAIL_PERCENT = 2.5
+"""Of resamples beyond each end of a 95 % interval."""
 _BLOCK_ELEMENTS = 4_000_000
 """Indices drawn at once: bounds memory at 32 MB whatever the number of items."""
 
 
-def mean_interval(values: "ArrayLike", resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float, float]:
-    """Return (mean, low, high): the 95 % percentile interval over resampled items.
+def mean_interval(
+    values: "ArrayLike", resamples: int = RESAMPLES, seed: int = 0, tail_percent: float = TAIL_PERCENT
+) -> tuple[float, float, float]:
+    """Return (mean, low, high): the percentile interval over resampled items, of 95 % unless other tails are wanted.
 
     `values` is one number an item, [N], without None; its unit is kept. Raises ValueError when empty.
     """
-    return mean_of_means_interval([values], resamples, seed)
+    return mean_of_means_interval([values], resamples, seed, tail_percent)
 
 
 def paired_difference(
@@ -34,7 +37,7 @@ def paired_difference(
 
 
 def mean_of_means_interval(
-    groups: "Sequence[ArrayLike]", resamples: int = RESAMPLES, seed: int = 0
+    groups: "Sequence[ArrayLike]", resamples: int = RESAMPLES, seed: int = 0, tail_percent: float = TAIL_PERCENT
 ) -> tuple[float, float, float]:
     """Return (mean, low, high) of the unweighted mean of the groups' means, each group resampled by itself."""
     import numpy as np
@@ -44,7 +47,7 @@ def mean_of_means_interval(
         raise ValueError("an interval needs at least one value in every group")
     generator = np.random.default_rng(seed)
     means = np.mean([_resampled_means(array, resamples, generator) for array in arrays], axis=0)
-    low, high = np.percentile(means, [LOW_PERCENTILE, HIGH_PERCENTILE])
+    low, high = np.percentile(means, [tail_percent, 100 - tail_percent])
     return float(np.mean([array.mean() for array in arrays])), float(low), float(high)
 
 

@@ -21,6 +21,7 @@ from iar.records import (
     FunnelStep,
     LayerFacts,
     ModelScores,
+    OracleWatch,
     PruningLoss,
     Selection,
     SuiteScore,
@@ -32,6 +33,7 @@ from iar.records import (
 )
 from iar.report.diagnostics import Diagnostics, read_diagnostics
 from iar.report.evidence import PanelFacts, Sample, panel_facts, read_layers, samples
+from iar.report.oracle import read_watches
 from iar.report.recipes import RecipeRow, recipe_rows, rows_json
 from iar.services.baselines import ROLE as BASELINE
 from iar.services.baselines import baseline_folders
@@ -75,7 +77,7 @@ class ReportData:
 
     `bpb` has the models in the order of `validation`, pruned candidates last; `pruning` is as in `pruning.json`.
     `taken_before` says which other models took the test before, "" where it was a first look.
-    `recipes` and `baseline_trainings` are empty where no baseline was asked for.
+    `recipes` and `baseline_trainings` are empty where no baseline was asked for, `oracle` where no training was watched.
     """
 
     run_id: str
@@ -99,6 +101,7 @@ class ReportData:
     scorers: tuple[ScorerReport, ...]
     dataset: dict[str, Any]
     trainings: tuple[Training, ...]
+    oracle: tuple[OracleWatch, ...]
     checkpoints: dict[str, str]
     stages: tuple[StageTime, ...]
     baselines: tuple[str, ...]
@@ -144,6 +147,7 @@ def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportDa
         scorers=_scorers(inputs["data"] / "filter.json"),
         dataset=read_json(inputs["data"] / "dataset.json"),
         trainings=tuple(_training(inputs[role], model) for role, model in TRAININGS),
+        oracle=tuple(read_watches(inputs[role] for role, _ in TRAININGS)),
         checkpoints=_checkpoints(validation, inputs["inject"]),
         stages=tuple(_stage_times(inputs.values())),
         baselines=tuple(recipe for recipe, _ in baselines),
@@ -174,7 +178,13 @@ def results_json(report: ReportData) -> dict[str, Any]:
         "offline": offline_parts(report.run_file),
         "verifiers": [audit_json(one) for one in report.verifiers],
         "unchecked": unchecked_suites(report),
-    }
+    } | _oracle_json(report.oracle)
+
+
+def _oracle_json(watched: Sequence[OracleWatch]) -> dict[str, Any]:
+    """Return what the oracle found, by training, and its warnings; {} where no training was watched."""
+    warnings = [one.warning for one in watched if one.warning]
+    return {"oracle": [to_json(one) for one in watched], "diverged": warnings} if watched else {}
 
 
 def unchecked_suites(report: ReportData) -> dict[str, str]:

@@ -65,6 +65,7 @@ def results_markdown(results: dict[str, Any]) -> str:
     lines += verifier_lines(results)
     if results.get("taken_before"):
         lines.append(taken_before_text(results["taken_before"]))
+    lines += diverged_lines(results)
     if results.get("unchecked"):
         lines.append(unchecked_text(results["unchecked"]))
     if results.get("offline"):
@@ -75,6 +76,11 @@ def results_markdown(results: dict[str, Any]) -> str:
 def taken_before_text(taken_before: str) -> str:
     """Return the warning beside scores of a test that was no first look."""
     return f"NOT A FIRST LOOK at the test, so its scores may flatter: {taken_before}."
+
+
+def diverged_lines(results: Mapping[str, Any]) -> list[str]:
+    """Return a warning for each training that got better while its oracle's score fell."""
+    return [f"THE ORACLE DIVERGES from the training of {warning}." for warning in results.get("diverged", ())]
 
 
 def verifier_lines(results: Mapping[str, Any]) -> list[str]:

@@ -88,7 +88,10 @@ def _in_images(place: str) -> bool:
 
 
 def _servers(run_file: RunFile) -> Iterator[tuple[str, str]]:
-    judges = [(f"evaluate.judges[{number}]", judge) for number, judge in enumerate(run_file.evaluate.judges)]
+    judges: list[tuple[str, object]] = [
+        (f"evaluate.judges[{number}]", judge) for number, judge in enumerate(run_file.evaluate.judges)
+    ]
+    judges.append(("oracle.judge", run_file.oracle.judge))
     others = (("qa_build.teacher", run_file.qa_build.teacher), ("evaluate.engine", run_file.evaluate.engine))
     for key, server in (*others, *judges):
         if isinstance(server, Endpoint):

@@ -140,8 +140,9 @@ class _Estimator:
         work, platform = self._work, self._file.platform
         yield TaskCost("qa-build", 0, 0.0, 0.0, round(self._teacher_tokens()))
         inject, align = self._inject(), self._align()
-        for task, training in (("inject", inject), ("align", align), ("vanilla", align)):
-            yield self._trained(task, training)
+        for task, stage, training in (("inject", "inject", inject), ("align", "align", align), ("vanilla", "align", align)):
+            trained = self._trained(task, training)
+            yield replace(trained, llm_tokens=round(self._oracle_tokens(stage)))
         settings = self._file.evaluate
         validation = [
             question_suite(work.validation, work.question_tokens, settings),
@@ -243,6 +244,15 @@ class _Estimator:
         calls = QUESTIONS_PER_KIND * len(ATTACKS) + len(calibration())
         return servers * calls * (_prompt_tokens("judge") + AUDIT_TOKENS + VERDICT_TOKENS)
 
+    def _oracle_tokens(self, stage: str) -> float:
+        """Return what the oracle reads and writes for a training; its audit is left out."""
+        oracle, work = self._file.oracle, self._work
+        if not (oracle.watches(stage) and isinstance(oracle.judge, Endpoint)):
+            return 0.0
+        epochs = self._file.inject.epochs if stage == "inject" else self._file.align.epochs
+        a_call = work.question_tokens + self._file.evaluate.domain_max_tokens + work.answer_tokens
+        return epochs * min(oracle.prompts, work.train) * (a_call + _prompt_tokens("judge") + VERDICT_TOKENS)
+
     def _votes(self) -> float:
         """Return the votes of LLMs on a reply: rules cost nothing."""
         shares = (1.0, 1.0, THIRD_RATE)
@@ -318,6 +328,8 @@ def _assumptions(run_file: RunFile, work: Workload, peak: float | None, reached:
             yield f"{name}: {reason}, left out"
         elif name.startswith(LM_EVAL):
             yield f"{name}: {suite.rows:,} items of {suite.prompt_tokens:.0f} tokens, replies of {suite.reply_tokens}"
+    if run_file.oracle.judge is not None:
+        yield "the replies to the oracle, and its audit: left out"
     places = {name: getattr(run_file.evaluate, name) for name in work.suites}
     for name, place in places.items():
         if not work.suites[name].rows and place not in HUB_ROWS:

@@ -87,7 +87,9 @@ def _bought(run_file: RunFile, cache: Path, tasks: Sequence[Manifest]) -> tuple[
         return 0, 0.0
     # In a locked test the teacher words the questions of the diagnostics anew.
     teacher = [run_file.qa_build.teacher] if stages & {"qa_build", "locked_test"} else []
-    entries = [*teacher, *(() if "qa_build" in stages else run_file.evaluate.judges)]
+    entries: list[object] = [*teacher, *(() if "qa_build" in stages else run_file.evaluate.judges)]
+    if stages <= {"inject", "align"}:
+        entries = [run_file.oracle.judge]
     models = {(entry.model, entry.revision): entry for entry in entries if isinstance(entry, Endpoint)}
     if not models or not (cache / FILE_NAME).is_file():
         return 0, 0.0

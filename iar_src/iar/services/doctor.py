@@ -240,6 +240,7 @@ def endpoints(run_file: RunFile) -> list[tuple[str, Endpoint]]:
     """Return the LLM servers of a run file with their roles."""
     roles: list[tuple[str, object]] = [("teacher", run_file.qa_build.teacher)]
     roles += [(f"judge {number}", judge) for number, judge in enumerate(run_file.evaluate.judges, 1)]
+    roles.append(("oracle", run_file.oracle.judge))
     return [(role, server) for role, server in roles if isinstance(server, Endpoint)]
 
 
@@ -286,17 +287,20 @@ def _present_bytes(state: Path) -> int:
 def kept_bytes(run_file: RunFile) -> float:
     """Return about how many bytes of checkpoints a run has on its disk at most: candidates go after its end.
 
-    Restart points are not counted, as a short training writes none, nor the pick, a link to its candidate.
+    Restart points are not counted, as a short training writes none, nor the pick, a link to its candidate; nor an
+    oracle's epochs, which are gone before there are candidates.
     """
     candidates = len(grid(run_file.recover, run_file.run.seed))
     return (TRAINED + candidates + recipe_checkpoints(run_file)) * (weight_bytes(run_file) or 0)
 
 
 def artifact_bytes(run_file: RunFile) -> float:
-    """Return about how many bytes a first run may write: the pick and one training's restart points too."""
+    """Return about how many bytes a first run may write: pick, restart points and epochs of one training too."""
     points = 1 + max(section.restart_points for section in (run_file.inject, run_file.align))
-    pick = weight_bytes(run_file) or 0
-    return kept_bytes(run_file) + pick + points * RESTART_BYTES * (model_parameters(run_file) or 0)
+    watched = [run_file.align.epochs - 1] if run_file.oracle.watches("align") else [0]
+    watched += [run_file.inject.epochs - 1] if run_file.oracle.watches("inject") else []
+    models = (1 + max(watched)) * (weight_bytes(run_file) or 0)
+    return kept_bytes(run_file) + models + points * RESTART_BYTES * (model_parameters(run_file) or 0)
 
 
 def check_engine(run_file: RunFile) -> Check:

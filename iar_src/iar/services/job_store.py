@@ -2,7 +2,8 @@
 
 PLACE/job/<digest>/                  job.json, rows.jsonl: what to train
       start/<digest>/                the model to start from, where it is no artifact of the store
-      result/<digest of the job>/    checkpoint, steps.jsonl, result.json; its manifest is written last, and once
+      result/<digest of the job>/    checkpoint, steps.jsonl, result.json, and epochs where they are kept; its manifest is
+                                     written last, and once
       error-<rank>.json              what a rank said of its end
       progress.json                  one of the last steps
 
@@ -25,6 +26,7 @@ from iar.errors import IarError
 from iar.methods.batching import TokenRow
 from iar.methods.digest import digest_file
 from iar.records import from_json, to_json, write_json
+from iar.services.epoch_weights import EPOCHS
 from iar.services.linking import link_file, link_tree
 from iar.services.object_store import Bucket
 from iar.services.store import (
@@ -104,15 +106,17 @@ class JobInStore(_Place):
             yield step, steps, note
 
     def take(self) -> TrainingResult:
-        """Bring the checkpoint and the step log into the job's output folder, verified; the store keeps its own."""
+        """Bring what the ranks left into the job's output folder, verified; the store keeps its own."""
         raw = self.bucket.read(f"{self.result}/{MANIFEST}")
         assert raw is not None
         folder = self._job.out / "result"
         get_folder(self.bucket, self.result, raw, listed_files(raw), folder, say)
         result = read_result(folder)
-        shutil.rmtree(self._job.out / "checkpoint", ignore_errors=True)
-        for name in ("checkpoint", STEPS):
-            (folder / name).replace(self._job.out / name)
+        for name in ("checkpoint", EPOCHS):
+            shutil.rmtree(self._job.out / name, ignore_errors=True)
+        for name in ("checkpoint", STEPS, EPOCHS):
+            if (folder / name).exists():
+                (folder / name).replace(self._job.out / name)
         for done in (folder, self._folder):
             shutil.rmtree(done)
         return result
@@ -159,10 +163,12 @@ class RankInStore(_Place):
         self._teller.start()
 
     def keep(self, result: TrainingResult) -> None:
-        """Upload checkpoint, step log and result; of two pods that have the same job the first one's result counts."""
+        """Upload what was made, the result last; of two pods that have the same job the first one's counts."""
         folder = self._out / "result"
         link_tree(self._out / "checkpoint", folder / "checkpoint")
         link_file(self._out / STEPS, folder / STEPS)
+        if (self._out / EPOCHS).is_dir():
+            link_tree(self._out / EPOCHS, folder / EPOCHS)
         write_json(folder / RESULT, to_json(result))
         files = stored_files(folder)
         put_folder(self.bucket, self.result, folder, files, file_list(files), say)

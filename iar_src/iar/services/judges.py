@@ -79,15 +79,16 @@ def open_judges(run_file: RunFile, cache_folder: Path) -> list[Judge]:
 
     Raises UserError for a judge of the model's own family unless evaluate.allow_same_family.
     """
-    return [_open_judge(entry, run_file, cache_folder) for entry in run_file.evaluate.judges]
+    return [open_judge(entry, run_file, cache_folder) for entry in run_file.evaluate.judges]
 
 
-def _open_judge(entry: str | Endpoint, run_file: RunFile, cache_folder: Path) -> Judge:
+def open_judge(entry: str | Endpoint, run_file: RunFile, cache_folder: Path, key: str = "evaluate.judges") -> Judge:
+    """Return the judge that stands under `key`. Raises UserError as `open_judges` does."""
     if isinstance(entry, str):
         return RuleJudge(RULES[entry])
     if not run_file.evaluate.allow_same_family and same_family(entry.model, run_file.model.source):
         raise UserError(
-            f"evaluate.judges: {entry.name} ({entry.model}) is of the family of {run_file.model.source}: models "
+            f"{key}: {entry.name} ({entry.model}) is of the family of {run_file.model.source}: models "
             "prefer their own kind; take another judge or set evaluate.allow_same_family: true"
         )
     from iar.services.llm_judge import LlmJudge

@@ -48,6 +48,17 @@ PROBES = ("evaluate.ifeval", "evaluate.mmlu", "evaluate.msbench", "evaluate.suit
 EVALUATED = (*PROBES, "qa_build.evals")
 
 QUESTIONS = ("align", "model.system_turn", "run.seed")
+# What the scores of an oracle depend on beside the training; nothing of it goes into the weights.
+WATCHING = (
+    "oracle",
+    "model.source",
+    "evaluate.engine",
+    "evaluate.batch_size",
+    "evaluate.domain_max_tokens",
+    "evaluate.resamples",
+    "evaluate.max_attack_success",
+    "evaluate.allow_same_family",
+)
 
 RECIPES: dict[str, StageSpec] = {
     "cpt-sft": StageSpec(
@@ -149,6 +160,7 @@ BOOKKEEPING = frozenset(
         "services.training_fit",
         "services.jobs",
         "services.launcher",
+        "services.oracle",
         "services.task_settings",
         "methods.job_spec",
     )
@@ -170,9 +182,10 @@ def key_parts(
     spec = STAGES[stage].of(recipe)
     check_roles(stage, inputs, recipe)
     data = run_file.deciding()
+    watched = run_file.oracle.watches(stage)
     parts: dict[str, Any] = {
         "stage": stage,
-        "settings": {place: look_up(data, place) for place in spec.settings},
+        "settings": {place: look_up(data, place) for place in spec.settings + WATCHING * watched},
         "files": {place: _digest_value(_named(place, operator.attrgetter(place)(run_file))) for place in spec.files},
         "inputs": dict(inputs),
         "code": code_digest(stage),
@@ -183,6 +196,8 @@ def key_parts(
         parts["run"] = run_file.digest
     if recipe:
         parts["recipe"] = recipe
+    if watched:
+        parts["oracle"] = code_digest("oracle", "services")
     return parts
 
 
@@ -234,18 +249,18 @@ def digest_place(place: str) -> str:
 
 
 @functools.cache
-def code_digest(stage: str) -> str:
-    """Return the SHA-256 over the sources of a stage and of every module of ours it can reach.
+def code_digest(name: str, layer: str = "stages") -> str:
+    """Return the SHA-256 over the sources of a stage, or another module, and of every module of ours it can reach.
 
     Imports inside functions count, those for type checkers only do not; prompts and templates count
     where a module reads them.
     """
     sources: dict[str, str] = {}
-    waiting = [f"stages.{stage}"]
+    waiting = [start := f"{layer}.{name}"]
     while waiting:
         module = waiting.pop()
         path = source_path(module)
-        if path is None or module in sources or module in BOOKKEEPING:
+        if path is None or module in sources or (module in BOOKKEEPING and module != start):
             continue
         sources[module] = digest_file(path)
         source = path.read_text(encoding="utf-8")

@@ -83,6 +83,9 @@ class Engine(Protocol):
     def finished_model(self, dtype: "torch.dtype") -> "PreTrainedModel | None":
         """Return the model with the master weights in `dtype`; None where another rank has it."""
 
+    def snapshot(self, dtype: "torch.dtype") -> "PreTrainedModel | None":
+        """Return the same as a copy: the training goes on."""
+
 
 def open_engine(
     name: EngineName, folder: Path, settings: TrainingSection, world: World, adapter: LoraSettings | None = None
@@ -142,6 +145,14 @@ def load_model(folder: Path, settings: TrainingSection, dtype: "torch.dtype") ->
     if settings.activation_checkpointing:
         model.activation_checkpointing_enable({"use_reentrant": False})
     model.train()
+    return model
+
+
+def _plain_model(folder: Path, dtype: "torch.dtype") -> "PreTrainedModel":
+    """Return the model of a folder as it is stored, to be filled with other weights."""
+    from transformers import AutoModelForCausalLM
+
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=False)
     return model
 
 
@@ -332,18 +343,27 @@ class ReplicaEngine:
 
     def finished_model(self, dtype: "torch.dtype") -> "PreTrainedModel | None":
         """Return the model with the master weights in `dtype`; None where another rank has it."""
-        import torch
+        if self.adapter or not self.world.first:
+            return self.snapshot(dtype)
+        self.model.to(dtype)  # type: ignore[arg-type]
+        return self._with_masters(self.model)
 
+    def snapshot(self, dtype: "torch.dtype") -> "PreTrainedModel | None":
+        """Return the same as a copy: the training goes on."""
         if not self.world.first:
             return None
         if self.adapter:
             whole = merged(self.folder, self.adapter, self.masters)
             return cast("PreTrainedModel", cast(Any, whole).to(dtype))
-        self.model.to(dtype)  # type: ignore[arg-type]
+        return self._with_masters(_plain_model(self.folder, dtype))
+
+    def _with_masters(self, model: "PreTrainedModel") -> "PreTrainedModel":
+        import torch
+
         with torch.no_grad():
-            for name, weight in self.model.named_parameters():
+            for name, weight in model.named_parameters():
                 weight.copy_(self.masters[name])
-        return self.model
+        return model
 
 
 def _trained(model: "PreTrainedModel") -> "list[tuple[str, torch.nn.Parameter]]":
@@ -539,12 +559,13 @@ class ZeroEngine:
 
     def finished_model(self, dtype: "torch.dtype") -> "PreTrainedModel | None":
         """Return the model with the master weights in `dtype`; None where another rank has it."""
-        import torch
-        from transformers import AutoModelForCausalLM
+        return self.snapshot(dtype)
 
-        plain = None
-        if self.world.first:
-            plain = AutoModelForCausalLM.from_pretrained(self.folder, dtype=dtype, trust_remote_code=False)
+    def snapshot(self, dtype: "torch.dtype") -> "PreTrainedModel | None":
+        """Return the same as a copy: the training goes on."""
+        import torch
+
+        plain = _plain_model(self.folder, dtype) if self.world.first else None
         places = dict(plain.named_parameters()) if plain is not None else {}
         with torch.no_grad():
             for name, weight in self.model.named_parameters():

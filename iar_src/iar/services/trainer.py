@@ -23,6 +23,7 @@ from iar.methods.digest import digest_json
 from iar.services.adapters import LoraSettings
 from iar.services.checkpoints import stored_elements, weight_files
 from iar.services.distributed import World, run_processes, termination_noticed, torchrun
+from iar.services.epoch_weights import keep_epoch
 from iar.services.models import load_tokenizer, save_checkpoint
 from iar.services.restart import RestartPoints
 from iar.services.telemetry import (
@@ -77,6 +78,7 @@ def train(
     adapter: LoraSettings | None = None,
     store: str = "",
     keep_masters: bool = False,
+    keep_epochs: bool = False,
 ) -> TrainingResult:
     """Train the model in `start` on `rows` and write `out/checkpoint` and `out/steps.jsonl`.
 
@@ -86,11 +88,12 @@ def train(
     With `store`, a place such as s3://bucket/prefix/trainings/inject-0123, the points are uploaded there meanwhile, and
     the newest is taken up from there where `out` has none or an older one; a job on a cluster then shares no folder
     with this process. The checkpoint has the dtype of the model in `start`, with `keep_masters` it is the fp32 masters.
+    With `keep_epochs` the weights at the end of each epoch but the last are left in `out/epochs`.
     """
     out.mkdir(parents=True, exist_ok=True)
     platform = platform or PlatformSection()
     name = engine_name(platform)
-    job = TrainingJob(start, settings, seed, out, name, adapter, store, keep_masters)
+    job = TrainingJob(start, settings, seed, out, name, adapter, store, keep_masters, keep_epochs)
     check_memory(job, rows, platform)
     if platform.backend == "kubeflow":
         return _train_as_job(job, rows, platform, on_step)
@@ -159,6 +162,8 @@ def train_rank(
             if world.first:
                 log.append(facts)
                 on_step(step + 1, len(batches), step_note(facts))
+            if job.keep_epochs and step + 1 < len(batches) and batches[step + 1][0] != epoch:
+                keep_epoch(job, engine, world, epoch + 1)  # before a restart point, which passes it over
             due = time.monotonic() - saved > settings.checkpoint_seconds
             ending, due = world.any([noticed.is_set(), due])
             if (ending or due) and step + 1 < len(batches):
@@ -332,11 +337,13 @@ def _train_as_job(
 def scratch_gb(job: TrainingJob, nodes: int) -> int:
     """Return the GiB of disk that a node takes for a training whose files come from a store and go there.
 
-    The model to start from and the finished one; and of restart points one that was brought, one on its way to the
-    store and one being written, each node's share of the last two. A point has fp32 weights and two moments.
+    The model to start from, the finished one and, where they are kept, those of the other epochs; and of restart points
+    one that was brought, one on its way to the store and one being written, each node's share of the last two. A point
+    has fp32 weights and two moments.
     """
     elements, start_bytes = stored_elements(job.start), sum(path.stat().st_size for path in weight_files(job.start))
     result_bytes = FP32_BYTES * elements if job.keep_masters else start_bytes
+    result_bytes += start_bytes * (job.settings.epochs - 1) * job.keep_epochs
     points_bytes = (1 + 2 / nodes) * 3 * FP32_BYTES * elements
     return SCRATCH_LEAST_GB + math.ceil((start_bytes + result_bytes + points_bytes) / 2**30)
 

@@ -36,7 +36,8 @@ class TrainingJob:
     """What to train: model folder, settings, seed, output folder, engine, and the adapter where not all weights are.
 
     `store` is the place in an object store that has the restart points too; "" = none. `keep_masters` writes the fp32
-    masters as they are, not in the dtype of the model folder. `own_disks`: ranks of different nodes share no folder.
+    masters as they are, not in the dtype of the model folder. `keep_epochs`: see epoch_weights.
+    `own_disks`: ranks of different nodes share no folder.
     """
 
     start: Path
@@ -47,6 +48,7 @@ class TrainingJob:
     adapter: LoraSettings | None = None
     store: str = ""
     keep_masters: bool = False
+    keep_epochs: bool = False
     own_disks: bool = False
 
     def write(self, folder: Path, rows: Sequence[TokenRow], start: str = "", out: str = "") -> None:
@@ -56,7 +58,8 @@ class TrainingJob:
         job = {"start": start or str(self.start.resolve()), "out": out or str(self.out.resolve()), "seed": self.seed}
         settings = {name: getattr(self.settings, name) for name in TrainingSection.model_fields}
         adapter = asdict(self.adapter) if self.adapter else None
-        job |= {"engine": self.engine, "store": self.store, "keep_masters": self.keep_masters}
+        job |= {"engine": self.engine, "store": self.store}
+        job |= {"keep_masters": self.keep_masters, "keep_epochs": self.keep_epochs}
         write_json(folder / JOB, job | {"own_disks": self.own_disks, "settings": settings, "adapter": adapter})
 
     @classmethod
@@ -67,7 +70,7 @@ class TrainingJob:
         adapter = LoraSettings(**job["adapter"]) if job["adapter"] else None
         made = cls(
             Path(job["start"]), settings, job["seed"], Path(job["out"]), job["engine"], adapter, job["store"],
-            job["keep_masters"], job["own_disks"],
+            job["keep_masters"], job["keep_epochs"], job["own_disks"],
         )  # fmt: skip
         return made, list(read_records(folder / ROWS, TokenRow))
 

@@ -21,7 +21,7 @@ def find_judge(name: str, run_file: RunFile | None) -> Judge:
     """Return a rule by name, or a judge of the run file. Raises UserError with the names that there are."""
     if name in RULES:
         return RuleJudge(RULES[name])
-    servers = [one for one in run_file.evaluate.judges if isinstance(one, Endpoint)] if run_file else []
+    servers = judge_servers(run_file) if run_file else []
     for server in servers:
         if server.name == name and run_file:
             from iar.services.llm_judge import LlmJudge
@@ -30,6 +30,12 @@ def find_judge(name: str, run_file: RunFile | None) -> Judge:
     known = ", ".join([*RULES, *(one.name for one in servers)])
     where = "" if run_file else "; a judge that is a server needs the run file that names it: --run RUN.yaml"
     raise UserError(f"no verifier {name!r}; there are {known}{where}")
+
+
+def judge_servers(run_file: RunFile) -> list[Endpoint]:
+    """Return the judges of a run file that are servers, the oracle's last."""
+    judges = (*run_file.evaluate.judges, run_file.oracle.judge)
+    return [one for one in judges if isinstance(one, Endpoint)]
 
 
 def evaluation_folders(run_file: RunFile) -> list[Path]:

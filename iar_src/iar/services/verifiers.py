@@ -129,12 +129,12 @@ def audit_panel(
     return audits
 
 
-def admit(audits: Iterable[VerifierAudit], limit: float) -> None:
-    """Raise UserError naming the first verifier that may not judge, and what fooled it."""
+def admit(audits: Iterable[VerifierAudit], limit: float, key: str = "evaluate.judges") -> None:
+    """Raise UserError naming `key` and the first verifier that may not judge, and what fooled it."""
     for one in audits:
         if found := objection(one, limit):
             raise UserError(
-                f"evaluate.judges: {one.verifier} {found}, though none holds an answer, and {100 * limit:g} % is "
+                f"{key}: {one.verifier} {found}, though none holds an answer, and {100 * limit:g} % is "
                 f"allowed; take another judge, or raise evaluate.max_attack_success (iar verifier audit "
                 f"{one.verifier} --run RUN.yaml shows all kinds)"
             )

@@ -37,7 +37,10 @@ WITHHELD = "withheld.json"
 """Which retracted files were met: the data without them is the same whether they were there or not."""
 LINEAGE = "lineage.jsonl"
 """Registry entries of an artifact that are too many for its manifest; they say again what its other files say."""
-NO_CONTENT = frozenset((STEPS, CHECKS, HITS, WITHHELD, LINEAGE))
+ORACLE = "oracle"
+"""A folder: what a judge outside a training made of its epochs, of which nothing goes into the weights."""
+ORACLE_RECORD = f"{ORACLE}/oracle.json"
+NO_CONTENT = frozenset((STEPS, CHECKS, HITS, WITHHELD, LINEAGE, ORACLE))
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ class Manifest:
     @property
     def content(self) -> str:
         """SHA-256 of names and bytes only: equal results have equal content, whenever they were made and checked."""
-        return digest_json({file.path: file.sha256 for file in self.files if file.path not in NO_CONTENT})
+        counted = [file for file in self.files if file.path.partition("/")[0] not in NO_CONTENT]
+        return digest_json({file.path: file.sha256 for file in counted})
 
 
 @dataclass(frozen=True)

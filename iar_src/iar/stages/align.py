@@ -1,11 +1,13 @@
 """Align: theta_I -> theta_IA, answer-only QA training. From theta_0 the same function is vanilla SFT."""
 
+from functools import partial
 from pathlib import Path
 
 from iar.config import RunFile
 from iar.methods.objectives import answer_rows
 from iar.records import Outcome, QAPair, read_records
 from iar.services.models import load_tokenizer
+from iar.services.oracle import open_oracle
 from iar.services.rows import prepare
 from iar.services.trainer import train
 from iar.services.training_report import training_outcome
@@ -16,13 +18,16 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     """Train on the training questions, from `inputs["start"]` where given, else from theta_0."""
     pairs = list(read_records(inputs["data"] / "train.jsonl", QAPair))
     settings = run_file.align
+    oracle = open_oracle(run_file, "align", inputs["data"], out, context)
 
     tokenizer = load_tokenizer(inputs["base"])
     examples = list(answer_rows(pairs))
     rows = prepare(examples, tokenizer, run_file.model.system_turn, settings.sequence_length, out)
     start = inputs["start"] / "checkpoint" if "start" in inputs else inputs["base"]
-    place = context.training_place(out)
-    result = train(start, rows, settings, context.seed, out, context.progress.update, context.platform, store=place)
+    place, update = context.training_place(out), context.progress.update
+    training = partial(train, start, rows, settings, context.seed, out, update, context.platform, store=place)
+    result = oracle.trained(partial(training, keep_epochs=True)) if oracle else training()
 
     name = "theta_IA" if "start" in inputs else "vanilla"
-    return training_outcome(out, result, parents={"data": inputs["data"], "start": start}, name=name)
+    outcome = training_outcome(out, result, parents={"data": inputs["data"], "start": start}, name=name)
+    return oracle.reported(name, outcome) if oracle else outcome

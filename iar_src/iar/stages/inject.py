@@ -1,5 +1,6 @@
 """Inject: theta_0 -> theta_I, instruction-conditioned reconstruction of the documents."""
 
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from iar.methods.objectives import (
 )
 from iar.records import Anchor, Chunk, Document, Example, Outcome, Retelling, RewriteInput, read_records
 from iar.services.models import load_tokenizer
+from iar.services.oracle import open_oracle
 from iar.services.rows import fit_passages, prepare
 from iar.services.trainer import train
 from iar.services.training_report import training_outcome
@@ -22,9 +24,10 @@ from iar.services.workspace import Context
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
     """Train on the renderings of every document and its retellings, if there are any.
 
-    Writes `checkpoint/`, `steps.jsonl` and `card.json`.
+    Writes `checkpoint/`, `steps.jsonl` and `card.json`, and with an oracle what it found.
     """
     settings, system_turn = run_file.inject, run_file.model.system_turn
+    oracle = open_oracle(run_file, "inject", inputs["data"], out, context)
     tokenizer = load_tokenizer(inputs["base"])
     parts = fit_passages(passages(inputs["data"], settings.unit), settings, context.seed, tokenizer, system_turn)
     tag = settings.provenance_tag
@@ -34,12 +37,13 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     divided = [len(own) for own in parts if len(own) > 1]
     counts = {"divided_passages": len(divided), "parts": sum(divided)}
     rows = prepare(examples, tokenizer, system_turn, settings.sequence_length, out, counts)
-    place = context.training_place(out)
-    result = train(
-        inputs["base"], rows, settings, context.seed, out, context.progress.update, context.platform, store=place
-    )
+    place, update = context.training_place(out), context.progress.update
+    base = inputs["base"]
+    training = partial(train, base, rows, settings, context.seed, out, update, context.platform, store=place)
+    result = oracle.trained(partial(training, keep_epochs=True)) if oracle else training()
 
-    return training_outcome(out, result, parents={"data": inputs["data"], "start": inputs["base"]}, name="theta_I")
+    outcome = training_outcome(out, result, parents={"data": inputs["data"], "start": inputs["base"]}, name="theta_I")
+    return oracle.reported("theta_I", outcome) if oracle else outcome
 
 
 def passages(data: Path, unit: str) -> list[Passage]:
