@@ -4,6 +4,7 @@ An unknown key, a wrong type or a value out of range is refused with the line, t
 and the fix. Nothing changes a loaded run file.
 """
 
+import datetime
 import re
 import warnings
 from typing import Annotated, Any, Literal, Self, get_args
@@ -545,6 +546,12 @@ class EvaluateSection(Section):
         strict=False,
         description="Suites of your own, a YAML file each ([evaluation.md](evaluation.md)); shown beside, in no score.",
     )
+    date: str = Field(
+        "",
+        exclude_if=_unset,
+        description="Day of the evaluation, such as 2026-12-01; decides which part of a rotating suite is asked; only "
+        "needed by those, never taken from a clock, so that a run repeats itself.",
+    )
     lm_eval: tuple[str, ...] = Field(
         (),
         strict=False,
@@ -572,6 +579,23 @@ class EvaluateSection(Section):
         description="Share of attacks, replies that hold no answer, that a judge may score above 0; beyond it the "
         "judge is refused. 2 %: well below the differences that a run is to show.",
     )
+
+    @field_validator("date", mode="before")
+    @classmethod
+    def _date_is_a_day(cls, value: Any) -> Any:
+        # YAML reads a date where people write a text.
+        text = value.isoformat() if type(value) is datetime.date else value
+        if isinstance(text, str) and text:
+            try:
+                datetime.date.fromisoformat(text)
+            except ValueError as error:
+                raise ValueError(f"{text[:20]!r} is no day; write it as 2026-12-01") from error
+        return text
+
+    @property
+    def day(self) -> datetime.date | None:
+        """The day of the evaluation, if one is named."""
+        return datetime.date.fromisoformat(self.date) if self.date else None
 
     @field_validator("judges")
     @classmethod
@@ -841,8 +865,9 @@ class RunFile(Section):
     @model_validator(mode="after")
     def _an_epochs_weights_have_an_engine(self) -> Self:
         server = self.evaluate.engine
-        named = isinstance(server, EngineServer) and not server.reload and "{folder}" not in server.model
-        if self.oracle.judge is not None and named:
+        if self.oracle.judge is None or not isinstance(server, EngineServer):
+            return self
+        if not server.reload and "{folder}" not in server.model:
             raise ValueError(
                 f"oracle.judge with evaluate.engine.model {server.model}: a server that has each model by name knows "
                 "none of an epoch; write {folder} into the name, set engine.reload, or take engine: transformers"

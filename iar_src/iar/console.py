@@ -67,20 +67,20 @@ def print_results(console: "Console", results: dict[str, Any]) -> None:
 
 
 def print_verifiers(console: "Console", results: dict[str, Any]) -> None:
-    """Print how far attacks fool the judges."""
-    from iar.report.tables import verifier_lines
+    """Print how far attacks fool the judges, and how often each set was looked at."""
+    from iar.report.tables import looks_lines, verifier_lines
 
-    for line in verifier_lines(results):
+    for line in (*verifier_lines(results), *looks_lines(results)):
         console.print(line, markup=False)
 
 
 def print_warnings(console: "Console", results: dict[str, Any]) -> None:
     """Print the warnings beside the scores, where there are any: what may flatter them, a training gone too far."""
-    from iar.report.tables import diverged_lines, taken_before_text, unchecked_text
+    from iar.report.tables import diverged_lines, regression_lines, taken_before_text, unchecked_text
 
     if results.get("taken_before"):
         console.print(taken_before_text(results["taken_before"]), markup=False)
-    for line in diverged_lines(results):
+    for line in (*regression_lines(results), *diverged_lines(results)):
         console.print(line, markup=False)
     if results.get("unchecked"):
         console.print(unchecked_text(results["unchecked"]), markup=False)

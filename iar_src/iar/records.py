@@ -185,13 +185,17 @@ class Example:
 
 @dataclass(frozen=True)
 class EvalItem:
-    """A question put to a model. `reference` is suite-specific JSON, never shown to the model."""
+    """A question put to a model. `reference` is suite-specific JSON, never shown to the model.
+
+    private: no artifact, log or message may hold its texts, nor those of the replies to it.
+    """
 
     id: str
     suite: str
     prompt: str
     max_new_tokens: int
     reference: dict[str, Any]
+    private: bool = False
 
 
 @dataclass(frozen=True)
@@ -296,6 +300,48 @@ class SuiteScore:
     count: int
     unscored: int
     details: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Look:
+    """A model scored on an evaluation set of `items`, and how many models were by then (`looks`, this one included)."""
+
+    model: str
+    suite: str
+    split: str
+    set_digest: str
+    items: int
+    private: bool
+    looks: int
+
+
+@dataclass(frozen=True)
+class Regression:
+    """The pick on a non-regression set beside a model before it: the difference in points with its 95 % interval.
+
+    `against`: the model in words, with the digest of its weights; `items` scored in both.
+    """
+
+    suite: str
+    set_digest: str
+    pick: str
+    against: str
+    weights: str
+    points: float
+    low: float
+    high: float
+    items: int
+
+    @property
+    def regressed(self) -> bool:
+        """Whether the pick is worse beyond chance: the whole interval lies below zero."""
+        return self.high < 0
+
+    @property
+    def text(self) -> str:
+        """The comparison in words."""
+        difference = f"{self.points:+.1f} points ({self.low:+.1f} to {self.high:+.1f})"
+        return f"{self.suite}: {self.pick} against {self.against} {difference}, paired over {self.items} items"
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
-"""The oracle on a real training: each epoch's checkpoint answers, a server judges, and the weights are the same bits."""
+"""The oracle on a real training: every epoch answers, a judge scores, and the weights are the same bits."""
 
 import json
 import multiprocessing
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from iar.services.progress import Progress
 from iar.services.workspace import Context, Manifest, stored_files
 from iar.stages import align, inject
 from tests.examination import examination_run_file
-from tests.services.chat_server import Answer, ChatServer, serve, user_of
+from tests.services.chat_server import Answer, ChatServer, serve
 
 EPOCHS, PROMPTS = 3, 6
 TRAINING = {
@@ -47,7 +46,9 @@ def inputs(tiny_model_folder: Path, tmp_path: Path) -> dict[str, Path]:
     data = tmp_path / "data"
     data.mkdir()
     pairs = [
-        QAPair(f"q{n}", "d", "c", "train", "fact", f"Who built mill {n}?", f"{name} built it.", name, (), name, "offline")
+        QAPair(
+            f"q{n}", "d", "c", "train", "fact", f"Who built mill {n}?", f"{name} built it.", name, (), name, "offline"
+        )
         for n, name in enumerate(NAMES)
     ]
     write_records(data / "train.jsonl", pairs)
@@ -120,7 +121,8 @@ def judge() -> Iterator[tuple[ChatServer, Phase]]:
     phase = Phase()
 
     def script(body: dict[str, Any], number: int) -> Answer:
-        return Answer('{"reason": "", "score": %d}' % (phase.note != f"oracle, epoch {EPOCHS}"))
+        right = int(phase.note != f"oracle, epoch {EPOCHS}")
+        return Answer(json.dumps({"reason": "", "score": right}))
 
     with serve(script) as server:
         yield server, phase
@@ -138,7 +140,7 @@ def test_a_score_that_falls_while_the_loss_falls_is_a_warning(
     made = trained(run_file(tmp_path, endpoint(server)), inputs, tmp_path / "out", context)
 
     watch = watch_of(tmp_path / "out")
-    assert [one.since for one in watch.divergences] == [1, 2] and watch.divergences[0].loss < 0
+    assert watch.divergences[0].since == 1 and watch.divergences[0].loss < 0
     assert "since epoch 1 the score by test-llm changed by -" in watch.warning
     assert "**The oracle diverges**" in made.markdown and made.metrics["oracle_diverged"] == 1
 
@@ -168,10 +170,11 @@ def test_a_killed_oracle_trains_nothing_and_buys_nothing_twice(inputs: dict[str,
     """Killed with no time to tidy up, among the calls of an epoch in the middle."""
     out, state = tmp_path / "out", tmp_path / "state"
     out.mkdir()
+    quick: list[bool] = []
 
     def script(body: dict[str, Any], number: int) -> Answer:
-        slow = (out / "oracle" / "epoch-002").is_dir()
-        return Answer('{"reason": "", "score": 1}', delay_seconds=0.3 * slow)
+        slow = not quick and (out / "oracle" / "epoch-002").is_dir()
+        return Answer('{"reason": "", "score": 1}', delay_seconds=2.0 * slow)
 
     with serve(script) as server:
         settings = run_file(tmp_path, endpoint(server, concurrency=1))
@@ -186,20 +189,22 @@ def test_a_killed_oracle_trains_nothing_and_buys_nothing_twice(inputs: dict[str,
         while len(server.calls) < before + 2:
             assert process.is_alive() and time.monotonic() < deadline
             time.sleep(0.01)
-        assert process.pid
+        time.sleep(1)  # the reply before this call is on disk
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL
+        bought = [json.dumps(call, sort_keys=True) for call in server.calls]
         first = (out / "oracle" / "epoch-001" / "epoch.json").stat().st_mtime_ns
         lines = (out / "steps.jsonl").read_bytes()
 
+        quick.append(True)
         align.run(settings, inputs, out, Context.for_tests(state))
 
         assert (out / "oracle" / "epoch-001" / "epoch.json").stat().st_mtime_ns == first
         assert (out / "steps.jsonl").read_bytes() == lines
-        asked = Counter(json.dumps(call, sort_keys=True) for call in server.calls)
+        later = [json.dumps(call, sort_keys=True) for call in server.calls[len(bought) :]]
         # The call that the kill met on its way has no reply on disk.
-        assert sum(count - 1 for count in asked.values()) <= 1
+        assert later and set(later) & set(bought) <= {bought[-1]} and len(set(later)) == len(later)
         assert [one.epoch for one in watch_of(out).epochs] == [1, 2, 3]
 
 
@@ -228,7 +233,7 @@ def test_weights_that_went_with_a_disk_leave_a_gap_that_is_named(
 
 def test_ranks_of_torchrun_leave_their_epochs_to_the_stage(inputs: dict[str, Path], tmp_path: Path) -> None:
     settings = run_file(tmp_path, "rule:exact")
-    context, phase = phased(tmp_path)
+    context, _ = phased(tmp_path)
     context = replace(context, platform=settings.platform.model_copy(update={"processes": 2}))
     trained(settings, inputs, tmp_path / "out", context)
     watch = watch_of(tmp_path / "out")

@@ -26,7 +26,7 @@ def divergences(epochs: Sequence[EpochPoints], resamples: int = RESAMPLES, seed:
 
     Fell: the paired interval of the change lies below 0. Improved: the loss, a mean over every training row and so
     without sampling error, is lower, or the interval of the change in accuracy lies above 0. The comparisons share 5 %:
-    each has an interval of 1 - 0.05 / comparisons (Bonferroni), so that all together warn without reason in at most 1 of 20 runs.
+    each has an interval of 1 - 0.05 / comparisons (Bonferroni), so that a run warns without reason in at most 1 of 20.
     """
     *earlier, last = epochs
     for one in earlier:

@@ -20,9 +20,11 @@ from iar.records import (
     EvalCheck,
     FunnelStep,
     LayerFacts,
+    Look,
     ModelScores,
     OracleWatch,
     PruningLoss,
+    Regression,
     Selection,
     SuiteScore,
     TestReading,
@@ -42,6 +44,8 @@ from iar.services.checkpoints import read_json
 from iar.services.decontamination import read_checks, read_hits, unchecked
 from iar.services.evaluations import GENERAL, OWN
 from iar.services.judges import judge_names
+from iar.services.looks import read_looks
+from iar.services.non_regression import read_regressions
 from iar.services.verifiers import read_audits
 from iar.services.workspace import MANIFEST, STEPS, read_manifest
 
@@ -76,8 +80,9 @@ class ReportData:
     """A whole run. `test` and `samples` are empty where no candidate was feasible: the test was not read.
 
     `bpb` has the models in the order of `validation`, pruned candidates last; `pruning` is as in `pruning.json`.
-    `taken_before` says which other models took the test before, "" where it was a first look.
-    `recipes` and `baseline_trainings` are empty where no baseline was asked for, `oracle` where no training was watched.
+    `taken_before` says which other models took the test before, "" where it was a first look; `looks` how often each
+    set of questions had been looked at.
+    `recipes` and `baseline_trainings` are empty where no baseline was asked for, `oracle` where nothing was watched.
     """
 
     run_id: str
@@ -91,6 +96,8 @@ class ReportData:
     pruning: tuple[PruningLoss, ...]
     test: tuple[ModelScores, ...]
     taken_before: str
+    looks: tuple[Look, ...]
+    regressions: tuple[Regression, ...]
     differences: tuple[PairedDifference, ...]
     samples: tuple[Sample, ...]
     verifiers: tuple[VerifierAudit, ...]
@@ -132,6 +139,8 @@ def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportDa
         pruning=tuple(from_json(PruningLoss, one) for one in _json(inputs["selector"] / "pruning.json")["losses"]),
         test=test,
         taken_before="; ".join(_taken_before(tested)),
+        looks=tuple(read_looks([*tested, *validated])),
+        regressions=tuple(one for folder in tested for one in read_regressions(folder)),
         differences=tuple(_differences(tested)),
         samples=samples(tested[0], selection.pick) if test else (),
         verifiers=tuple(read_audits(inputs["references"])),
@@ -163,28 +172,42 @@ def results_json(report: ReportData) -> dict[str, Any]:
     """Return the result tables as JSON data, for `results.json`, `iar status --json` and scripts."""
     recipes = {"recipes": rows_json(report.recipes)} if report.recipes else {}
     found = report.diagnostics
-    return recipes | {
-        "diagnostics": {"models": dict(found.models), "breakdowns": dict(found.breakdowns)},
-        "run_id": report.run_id,
-        "pick": report.selection.pick,
-        "preferred": report.selection.wish,
-        "taken_before": report.taken_before,
-        "seed": report.run_file.run.seed,
-        "models": [_model_json(scores) for scores in (*report.test, *report.validation)],
-        "paired": _paired_json(report.differences),
-        "selection": to_json(report.selection),
-        "bits_per_byte": [to_json(one) for one in report.bpb],
-        "pruning": [to_json(one) for one in report.pruning],
-        "offline": offline_parts(report.run_file),
-        "verifiers": [audit_json(one) for one in report.verifiers],
-        "unchecked": unchecked_suites(report),
-    } | _oracle_json(report.oracle)
+    return (
+        recipes
+        | {
+            "diagnostics": {"models": dict(found.models), "breakdowns": dict(found.breakdowns)},
+            "run_id": report.run_id,
+            "pick": report.selection.pick,
+            "preferred": report.selection.wish,
+            "taken_before": report.taken_before,
+            "seed": report.run_file.run.seed,
+            "models": [_model_json(scores, report.looks) for scores in (*report.test, *report.validation)],
+            "paired": _paired_json(report.differences),
+            "selection": to_json(report.selection),
+            "bits_per_byte": [to_json(one) for one in report.bpb],
+            "pruning": [to_json(one) for one in report.pruning],
+            "offline": offline_parts(report.run_file),
+            "verifiers": [audit_json(one) for one in report.verifiers],
+            "unchecked": unchecked_suites(report),
+        }
+        | _oracle_json(report.oracle)
+        | _regressions_json(report.regressions)
+    )
 
 
 def _oracle_json(watched: Sequence[OracleWatch]) -> dict[str, Any]:
     """Return what the oracle found, by training, and its warnings; {} where no training was watched."""
     warnings = [one.warning for one in watched if one.warning]
     return {"oracle": [to_json(one) for one in watched], "diverged": warnings} if watched else {}
+
+
+def _regressions_json(found: Sequence[Regression]) -> dict[str, Any]:
+    """Return the pick beside the model before it; {} where no set must not get worse."""
+    return (
+        {"non_regression": [to_json(one) | {"text": one.text, "regressed": one.regressed} for one in found]}
+        if found
+        else {}
+    )
 
 
 def unchecked_suites(report: ReportData) -> dict[str, str]:
@@ -200,8 +223,11 @@ def offline_parts(run_file: RunFile) -> list[str]:
     return parts + [f"judge {judge}" for judge in run_file.evaluate.judges if not isinstance(judge, Endpoint)]
 
 
-def _model_json(scores: ModelScores) -> dict[str, Any]:
-    suites = {suite.suite: _suite_json(suite) for suite in scores.suites}
+def _model_json(scores: ModelScores, looks: Sequence[Look]) -> dict[str, Any]:
+    looked = {
+        one.suite: one for one in looks if (one.model, one.split) == (scores.duplicate_of or scores.model, scores.split)
+    }
+    suites = {suite.suite: _suite_json(suite) | _look_json(looked.get(suite.suite)) for suite in scores.suites}
     general = {"points": scores.general, "low": scores.general_low, "high": scores.general_high}
     identity = {"id": scores.model, "split": scores.split, "checkpoint_digest": scores.checkpoint_digest}
     return identity | suites | {"general": general, "duplicate_of": scores.duplicate_of}
@@ -209,6 +235,11 @@ def _model_json(scores: ModelScores) -> dict[str, Any]:
 
 def _suite_json(suite: SuiteScore) -> dict[str, Any]:
     return {name: value for name, value in to_json(suite).items() if name != "suite"}
+
+
+def _look_json(look: Look | None) -> dict[str, Any]:
+    """Return which set was asked and how many models were scored on it by then; {} where an older version scored."""
+    return {"set": look.set_digest, "private": look.private, "looks": look.looks} if look else {}
 
 
 def _paired_json(differences: Iterable[PairedDifference]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The oracle in the report: loss and accuracy of the training beside the score by a judge outside it, epoch by epoch."""
+"""The oracle in the report: loss and accuracy of a training beside the score by a judge outside it, by epoch."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -59,8 +59,14 @@ def curves_text(report: "ReportData") -> str:
 def epoch_rows(report: "ReportData") -> list[list[str]]:
     """Return model, epoch, loss, accuracy, oracle, unscored replies as text, a row an epoch."""
     return [
-        [watch.model, str(one.epoch), f"{one.loss:.3f}", *map(_cell, (one.accuracy, one.oracle))]
-        + [f"{one.oracle.unscored} of {one.oracle.count}"]
+        [
+            watch.model,
+            str(one.epoch),
+            f"{one.loss:.3f}",
+            _cell(one.accuracy),
+            _cell(one.oracle),
+            f"{one.oracle.unscored} of {one.oracle.count}",
+        ]
         for watch in report.oracle
         for one in watch.epochs
     ]
@@ -89,7 +95,10 @@ def _draw(axes: "Axes", watch: OracleWatch, training: "Training") -> None:
         (SCORE, "-", f"oracle {watch.judge}", [one.oracle for one in watch.epochs]),
     ):
         means = [one.points for one in scores]
-        errors = [[max(0.0, one.points - one.low) for one in scores], [max(0.0, one.high - one.points) for one in scores]]
+        errors = [
+            [max(0.0, one.points - one.low) for one in scores],
+            [max(0.0, one.high - one.points) for one in scores],
+        ]
         points.errorbar(ends, means, yerr=errors, color=colour, linestyle=style, marker="o", markersize=4, label=label)
     lines = [*axes.get_legend_handles_labels()[0], *points.get_legend_handles_labels()[0]]
     points.legend(handles=lines, frameon=False, fontsize=7.5, loc="upper center")

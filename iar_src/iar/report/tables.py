@@ -1,6 +1,6 @@
 """Numbers as people read them, and the result table as Markdown."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from iar.methods.verification import share_text
@@ -53,6 +53,8 @@ def results_markdown(results: dict[str, Any]) -> str:
     for model in models:
         cells = [points_text(model[key]) if key in model else "-" for key, _ in COLUMNS]
         lines.append(f"| {_name(model['id'], pick)} | {' | '.join(cells)} |")
+    if looks := looks_cells(models):
+        lines.append(f"| Models scored so far | {' | '.join(looks)} |")
     if results.get("preferred"):
         lines += ["", f"Picked by {results['preferred']} instead of the rule's own preference."]
     lines += ["", f"Points from 0 to 100 on {split} with 95 % bootstrap intervals{_seed_text(results)}."]
@@ -65,6 +67,7 @@ def results_markdown(results: dict[str, Any]) -> str:
     lines += verifier_lines(results)
     if results.get("taken_before"):
         lines.append(taken_before_text(results["taken_before"]))
+    lines += regression_lines(results)
     lines += diverged_lines(results)
     if results.get("unchecked"):
         lines.append(unchecked_text(results["unchecked"]))
@@ -73,9 +76,38 @@ def results_markdown(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def looks_cells(models: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return for each column how many models had been scored on its set after these: who chooses by it wears it out.
+
+    [] where an older version scored.
+    """
+    looks = {
+        key: max((model[key].get("looks", 0) for model in models if key in model), default=0) for key, _ in COLUMNS
+    }
+    return [str(looks[key]) if looks[key] else "-" for key, _ in COLUMNS] if any(looks.values()) else []
+
+
+def looks_lines(results: Mapping[str, Any]) -> list[str]:
+    """Return a line a split: how many models were scored on each set so far."""
+    lines = []
+    for split in ("test", "validation"):
+        cells = looks_cells([model for model in results.get("models", ()) if model["split"] == split])
+        each = [f"{title} {cell}" for (_, title), cell in zip(COLUMNS, cells, strict=False) if cell != "-"]
+        lines += [f"Models scored so far on each set, {split}: {', '.join(each)}."] if each else []
+    return lines
+
+
 def taken_before_text(taken_before: str) -> str:
     """Return the warning beside scores of a test that was no first look."""
     return f"NOT A FIRST LOOK at the test, so its scores may flatter: {taken_before}."
+
+
+def regression_lines(results: Mapping[str, Any]) -> list[str]:
+    """Return a line for each non-regression set, a warning where the pick is worse than the model before it."""
+    return [
+        f"{'REGRESSION' if one['regressed'] else 'No regression'} on {one['text']}."
+        for one in results.get("non_regression", ())
+    ]
 
 
 def diverged_lines(results: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from iar.methods.paired import PairedDifference
 from iar.methods.verification import attack_success, exactness, precision, recall
 from iar.records import OUTCOMES, AttackResult, FunnelStep, ModelScores, Selection, SuiteScore, VerifierAudit
 from iar.report.data import ReportData, results_json
-from iar.report.tables import COLUMNS, DESCRIPTIONS, difference_text, points_text, recipe_lines
+from iar.report.tables import COLUMNS, DESCRIPTIONS, difference_text, looks_cells, points_text, recipe_lines
 
 COUNTED = ("domain", "ifeval", "mmlu", "msbench", "cross_document")
 AXES = (("domain", "Domain: held-out questions"), ("general", "General: mean of IFEval, MMLU, MSBench"))
@@ -97,6 +97,11 @@ def headlines(report: ReportData) -> list[Headline]:
     ]
 
 
+def looks_row(report: ReportData, split: str) -> list[str]:
+    """Return how many models were scored on the set behind each column; [] where an older version scored."""
+    return looks_cells([model for model in results_json(report)["models"] if model["split"] == split])
+
+
 def cross_document(report: ReportData) -> str:
     """Return the scores on the questions over two documents as a sentence; "" where there are none."""
     found = [(one.model, suite) for one in report.test for suite in one.suites if suite.suite == "cross_document"]
@@ -114,8 +119,16 @@ def further_suites(report: ReportData) -> list[str]:
     for name in names:
         found = [(scores.model, scores.suite(name)) for scores in shown]
         each = ", ".join(f"{model} {points_text(asdict(suite))}" for model, suite in found)
-        lines.append(f"{name}, {found[0][1].count} items: {each}.")
+        about = ", ".join([f"{found[0][1].count} items", *_look_facts(report, name, shown[0].split)])
+        lines.append(f"{name}, {about}: {each}.")
     return lines
+
+
+def _look_facts(report: ReportData, suite: str, split: str) -> list[str]:
+    looks = [one for one in report.looks if (one.suite, one.split) == (suite, split)]
+    if not looks:
+        return []
+    return ["private"] * looks[0].private + [f"{max(one.looks for one in looks)} models scored on them so far"]
 
 
 def verdict(difference: PairedDifference) -> str:

@@ -140,7 +140,11 @@ class _Estimator:
         work, platform = self._work, self._file.platform
         yield TaskCost("qa-build", 0, 0.0, 0.0, round(self._teacher_tokens()))
         inject, align = self._inject(), self._align()
-        for task, stage, training in (("inject", "inject", inject), ("align", "align", align), ("vanilla", "align", align)):
+        for task, stage, training in (
+            ("inject", "inject", inject),
+            ("align", "align", align),
+            ("vanilla", "align", align),
+        ):
             trained = self._trained(task, training)
             yield replace(trained, llm_tokens=round(self._oracle_tokens(stage)))
         settings = self._file.evaluate

@@ -219,7 +219,7 @@ def check_suites(run_file: RunFile) -> Check:
         return Check(
             "suites", "warn", f"{', '.join(remote)} will be fetched from the hub", "download them before, to be sure"
         )
-    own = [user_items(Path(place))[0].suite for place in run_file.evaluate.suites]
+    own = [user_items(Path(place), run_file.evaluate.day)[0].suite for place in run_file.evaluate.suites]
     return Check("suites", "pass", f"{', '.join(['ifeval', 'mmlu', 'msbench', *own])} are here")
 
 

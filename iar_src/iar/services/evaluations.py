@@ -2,17 +2,19 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from iar.config import RunFile
 from iar.errors import UserError
 from iar.methods.contamination import Evaluation, TrainingText
+from iar.methods.digest import digest_text
 from iar.methods.textnorm import words_of
 from iar.records import QAPair
 from iar.services.lm_eval_tasks import task_prompts
 from iar.services.source_rows import HubSplit, SourceRow, is_file, source_rows
-from iar.services.user_suites import SuiteFile, read_suite
+from iar.services.user_suites import ID_DIGITS, SuiteFile, read_suite
 
 HUBS = {
     "ifeval": HubSplit("google/IFEval", "train"),
@@ -41,7 +43,7 @@ def general_evaluations(run_file: RunFile) -> list[Evaluation]:
     """
     places = {suite: getattr(run_file.evaluate, suite) for suite in GENERAL}
     found = [_evaluation(suite, place, f"evaluate.{suite}", HUBS[suite]) for suite, place in places.items()]
-    found += [_evaluation(one.name, one.prompts, place, USER_FILES) for place, one in _own_suites(run_file)]
+    found += [_suite_evaluation(place, one) for place, one in _own_suites(run_file)]
     found += [_task_evaluation(name, run_file.evaluate.lm_eval_limit) for name in run_file.evaluate.lm_eval]
     return [*found, *(file_evaluation(Path(place), "qa_build.evals") for place in run_file.qa_build.evals)]
 
@@ -49,6 +51,24 @@ def general_evaluations(run_file: RunFile) -> list[Evaluation]:
 def _own_suites(run_file: RunFile) -> Iterator[tuple[str, SuiteFile]]:
     for place in run_file.evaluate.suites:
         yield place, read_suite(Path(place))
+
+
+def _suite_evaluation(place: str, suite: SuiteFile) -> Evaluation:
+    """Return all prompts of a suite, whichever part is asked; of a private one a hit shows no text of either side.
+
+    Raises UserError, which of a private one says nothing of what a row holds.
+    """
+    is_file(suite.prompts, place, USER_FILES.example)
+    try:
+        found = _evaluation(suite.name, suite.prompts, place, USER_FILES)
+    except UserError:
+        if not suite.private:
+            raise
+        raise UserError(f"{place}: a row of its prompts has none (what it holds is private)") from None
+    if not suite.private:
+        return found
+    prompts = tuple((digest_text(text)[:ID_DIGITS], text) for _, text in found.prompts)
+    return replace(found, prompts=prompts, sealed=True)
 
 
 def _task_evaluation(name: str, limit: int | None) -> Evaluation:

@@ -14,7 +14,7 @@ def further_items(run_file: RunFile) -> Iterator[tuple[str, list[EvalItem]]]:
     """Yield each suite with where it is from. Raises UserError where one is missing or malformed."""
     settings = run_file.evaluate
     for place in settings.suites:
-        yield place, user_items(Path(place))
+        yield place, user_items(Path(place), settings.day)
     for name in settings.lm_eval:
         yield name, task_items(name, settings.lm_eval_limit)
 

@@ -2,7 +2,7 @@
 
 PLACE/job/<digest>/                  job.json, rows.jsonl: what to train
       start/<digest>/                the model to start from, where it is no artifact of the store
-      result/<digest of the job>/    checkpoint, steps.jsonl, result.json, and epochs where they are kept; its manifest is
+      result/<digest of the job>/    checkpoint, steps.jsonl, result.json, epochs where kept; its manifest is
                                      written last, and once
       error-<rank>.json              what a rank said of its end
       progress.json                  one of the last steps

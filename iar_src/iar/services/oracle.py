@@ -1,4 +1,4 @@
-"""The oracle channel: the checkpoint of each epoch answers training questions, a judge outside the training scores them.
+"""The oracle channel: the checkpoint of each epoch answers training questions, a judge outside it scores them.
 
 OUT/oracle/training.json     what the training reported: a killed stage does not train again
            verifiers.jsonl   the audit of the judge, before anything is trained
@@ -200,11 +200,11 @@ def _added(outcome: Outcome, watch: OracleWatch, audit: VerifierAudit) -> Outcom
     metrics = {"oracle_diverged": float(bool(watch.divergences))}
     for one in watch.epochs:
         metrics |= {f"oracle/epoch-{one.epoch}": one.oracle.points, f"accuracy/epoch-{one.epoch}": one.accuracy.points}
-    rows = [
-        f"| {one.epoch} | {one.loss:.3f} | {_cell(one.accuracy)} | {_cell(one.oracle)} |" for one in watch.epochs
-    ]
+    rows = [f"| {one.epoch} | {one.loss:.3f} | {_cell(one.accuracy)} | {_cell(one.oracle)} |" for one in watch.epochs]
     table = [f"| epoch | loss | accuracy | oracle {inert(watch.judge)} |", "| --- | ---: | ---: | ---: |", *rows]
-    lost = [f"The weights of epochs {', '.join(map(str, watch.lost))} were lost with a pod's disk."] if watch.lost else []
+    lost = (
+        [f"The weights of epochs {', '.join(map(str, watch.lost))} were lost with a pod's disk."] if watch.lost else []
+    )
     warning = [f"**The oracle diverges**: {inert(watch.warning)}."] if watch.warning else []
     payload, verifier = to_json(watch), audit_entry(audit)
     inputs = (("evaluated", watch.epochs[-1].checkpoint_digest), ("judged-by", verifier.digest))

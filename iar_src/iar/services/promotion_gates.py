@@ -19,6 +19,7 @@ from iar.services.judge_audit import audit_votes
 from iar.services.judges import judge_names
 from iar.services.lineage import way_up
 from iar.services.model_versions import MODEL, ModelVersions
+from iar.services.non_regression import read_regressions
 from iar.services.registry import Registry, short_id
 from iar.services.retraction import taints
 from iar.services.test_lock import reading_of
@@ -103,6 +104,7 @@ def gates(one: Finalist, version: str, versions: ModelVersions, registry: Regist
     """Yield the finding of every gate; `reused` lets a test pass that other models had taken before."""
     yield from guarded("selection", lambda: check_selection(one, registry))
     yield from guarded("test", lambda: check_test(one, registry, reused))
+    yield from guarded("non-regression", lambda: check_non_regression(one))
     yield from guarded("decontamination", lambda: check_decontamination(one))
     yield from guarded("retraction", lambda: check_retraction(one.lineage, registry))
     yield from guarded("verifiers", lambda: check_verifiers(one))
@@ -138,6 +140,17 @@ def check_test(one: Finalist, registry: Registry, reused: bool) -> Check:
     if reused:
         return Check("test", "warn", detail, "hold out new questions with qa_build.split_salt")
     return Check("test", "fail", detail, "hold out new questions with qa_build.split_salt, or accept --test-reused")
+
+
+def check_non_regression(one: Finalist) -> Check:
+    """On no non-regression set the pick is worse, beyond chance, than the model before it."""
+    found = read_regressions(one.artifacts["locked-test"].path)
+    if worse := [regression for regression in found if regression.regressed]:
+        detail = "; ".join(regression.text for regression in worse)
+        return Check("non-regression", "fail", detail, "train again, or promote another run")
+    if not found:
+        return Check("non-regression", "pass", "no suite has non_regression: true")
+    return Check("non-regression", "pass", "; ".join(regression.text for regression in found))
 
 
 def check_decontamination(one: Finalist) -> Check:

@@ -37,6 +37,7 @@ from iar.services.replies import complete_replies
 from iar.services.score_breakdown import breakdown
 from iar.services.subjects import Subject
 from iar.services.suites import CROSS, SUITES, is_judged
+from iar.services.vault import Vault
 
 REPLIES, VOTES, ITEMS, SCORES = "replies.jsonl", "votes.parquet", "items.jsonl", "scores.json"
 JUDGED_ITEMS, BREAKDOWN = "judged-items.jsonl", "breakdown.json"
@@ -50,6 +51,7 @@ class Examination:
     """What every model of a stage is asked, by which engine, and how it is judged: items by suite, their split.
 
     `texts`: what its bits per byte are measured on where the engine can, None where they are not.
+    `vault`: where texts of private suites go, if there are any.
     """
 
     run_file: RunFile
@@ -58,6 +60,7 @@ class Examination:
     judges: Sequence[Judge]
     open_engine: OpenEngine
     texts: BpbTexts | None = None
+    vault: Vault | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,9 +73,19 @@ class Examination:
         return [item for name in self.names for item in self.suites[name]]
 
     @property
+    def open_items(self) -> list[EvalItem]:
+        """Those of suites that are not private."""
+        return [item for item in self.items if not item.private]
+
+    @property
+    def private_suites(self) -> list[Sequence[EvalItem]]:
+        """The items of each private suite."""
+        return [items for items in self.suites.values() if items and items[0].private]
+
+    @property
     def judged_items(self) -> list[EvalItem]:
-        """The items whose replies judges vote on, in the order of the suites."""
-        return [item for item in self.items if is_judged(item)]
+        """The items whose replies judges vote on in the open, in the order of the suites."""
+        return [item for item in self.open_items if is_judged(item)]
 
 
 @dataclass(frozen=True)
@@ -135,16 +148,23 @@ def score_model(
 
     if examination.texts:
         keep_bpb(folder, subject, earlier.bpb, engine, examination.texts)
-    replies = complete_replies(folder / REPLIES, examination.items, engine, earlier.replies, on_progress)
+    replies = complete_replies(folder / REPLIES, examination.open_items, engine, earlier.replies, on_progress)
     verdicts = vote(subject.model, examination.judged_items, replies, examination.judges, earlier.votes)
     write_votes(folder / VOTES, verdicts.votes)
+    settled = dict(verdicts.settled)
+    for suite in examination.private_suites:
+        assert examination.vault
+        judged = [item for item in suite if is_judged(item)]
+        told, decided = examination.vault.examine(subject, suite, judged, engine, on_progress)
+        replies |= told
+        settled |= decided
 
-    items = [item_score(subject.model, item, replies[item.id], verdicts.settled) for item in examination.items]
+    items = [item_score(subject.model, item, replies[item.id], settled) for item in examination.items]
     write_records(folder / ITEMS, items)
     settings, seed = examination.run_file.evaluate, examination.run_file.run.seed
     write_json(folder / BREAKDOWN, breakdown(examination.items, items, settings.resamples, seed))
     known = {reply.item_id for reply in earlier.replies}
-    scores = _model_scores(subject, examination, items, replies, verdicts.settled, known)
+    scores = _model_scores(subject, examination, items, replies, settled, known)
     write_json(folder / SCORES, to_json(scores))
     return scores
 

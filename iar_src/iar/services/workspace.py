@@ -37,10 +37,14 @@ WITHHELD = "withheld.json"
 """Which retracted files were met: the data without them is the same whether they were there or not."""
 LINEAGE = "lineage.jsonl"
 """Registry entries of an artifact that are too many for its manifest; they say again what its other files say."""
+REGRESSIONS = "non-regression.json"
+"""The pick beside the model before it, which is another one each time."""
+LOOKS = "looks.json"
+"""How often each evaluation set had been looked at, of which the scores are independent."""
 ORACLE = "oracle"
 """A folder: what a judge outside a training made of its epochs, of which nothing goes into the weights."""
 ORACLE_RECORD = f"{ORACLE}/oracle.json"
-NO_CONTENT = frozenset((STEPS, CHECKS, HITS, WITHHELD, LINEAGE, ORACLE))
+NO_CONTENT = frozenset((STEPS, CHECKS, HITS, WITHHELD, LINEAGE, LOOKS, REGRESSIONS, ORACLE))
 
 
 @dataclass(frozen=True)

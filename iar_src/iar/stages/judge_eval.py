@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from iar.config import RunFile
@@ -22,10 +23,12 @@ from iar.services.candidates import weights_present
 from iar.services.checkpoints import recorded_digest
 from iar.services.engines import engine_opener
 from iar.services.judges import open_judges
+from iar.services.looks import record_looks
 from iar.services.scores_outcome import scores_outcome
 from iar.services.scoring import SCORES, Earlier, Examination, keep_bpb, score_all
 from iar.services.subjects import Subject, baseline_subjects, reference_subjects
 from iar.services.suites import domain_items, load_suites
+from iar.services.vault import open_vault
 from iar.services.verifiers import VERIFIERS, admit, audit_panel
 from iar.services.workspace import Context
 
@@ -46,7 +49,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     judges = open_judges(run_file, context.state / "llm-cache")
     open_engine = engine_opener(run_file, context.state / "llm-cache")
     texts = bpb_texts(inputs["data"], general, run_file.evaluate.bpb_bytes)
-    examination = Examination(run_file, SPLIT, suites, judges, open_engine, texts)
+    vault = open_vault(run_file, context.state, chain.from_iterable(suites.values()))
+    examination = Examination(run_file, SPLIT, suites, judges, open_engine, texts, vault)
     audits = audit_panel(judges, examination.judged_items, context.seed, context.progress.update)
     out.mkdir(parents=True, exist_ok=True)
     write_records(out / VERIFIERS, audits)
@@ -54,6 +58,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
 
     if "candidates" not in inputs:
         others = baseline_subjects(inputs) or reference_subjects(inputs)
+        record_looks(out, others, suites, SPLIT, context)
         scores = score_all(others, examination, out, context.progress.update)
         read = [*others, *_read_alone(inputs, examination, out)]
         return _with_bpb(out, _measured(out, read), scores_outcome(out, scores, inputs, audits))
@@ -64,6 +69,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     left_out = measured.keys() - _kept(inputs)
     subjects = [Subject(one.id, inputs["candidates"] / one.id, one.digest) for one in originals]
     asked = [one for one in subjects if one.digest not in left_out]
+    record_looks(out, asked, suites, SPLIT, context)
     known = {one.model: Earlier(bpb=replace(measured[one.digest], model=one.model)) for one in asked if measured}
     wanted = [one for one in originals if one.digest not in left_out]
     with weights_present(inputs["candidates"], wanted, run_file, context.state, context.progress.update):

@@ -2,18 +2,22 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from iar.config import RunFile
 from iar.errors import UserError
+from iar.methods.inert_markdown import inert
 from iar.methods.paired import PairedDifference, paired
 from iar.records import (
     Candidate,
     CrossDocumentPair,
+    EvalItem,
     ItemScore,
     ModelScores,
     Outcome,
     QAPair,
+    Regression,
     Selection,
     TestReading,
     from_json,
@@ -28,12 +32,15 @@ from iar.services.diagnostics import diagnose
 from iar.services.engines import engine_opener
 from iar.services.evaluations import GENERAL
 from iar.services.judges import open_judges
+from iar.services.looks import record_looks
+from iar.services.non_regression import compare, write_regressions
 from iar.services.retrieval import require_search
 from iar.services.scores_outcome import scores_outcome
 from iar.services.scoring import ITEMS, Examination, general_results, score_all
 from iar.services.subjects import Subject, baseline_subjects, reference_subjects
 from iar.services.suites import CROSS, domain_items, load_suites
 from iar.services.test_lock import open_locked_test
+from iar.services.vault import open_vault
 from iar.services.verifiers import read_audits
 from iar.services.workspace import Context
 
@@ -79,8 +86,10 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
         write_records(out / CROSS_QUESTIONS, cross)
         suites |= {CROSS: domain_items(cross, run_file, CROSS)}
     open_engine = engine_opener(run_file, context.state / "llm-cache")
-    examination = Examination(run_file, SPLIT, suites, judges, open_engine)
+    vault = open_vault(run_file, context.state, chain.from_iterable(suites.values()))
+    examination = Examination(run_file, SPLIT, suites, judges, open_engine, vault=vault)
 
+    record_looks(out, subjects, suites, SPLIT, context)
     validated = [folder for role, folder in inputs.items() if role in VALIDATED or role.startswith("scores_")]
     earlier = {subject.model: general_results(subject, validated) for subject in subjects}
     with weights_present(artifact, [picked], run_file, context.state, context.progress.update):
@@ -93,12 +102,27 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     against = [*AGAINST, *(subject.model for subject in baselines)]
     differences = list(_differences(out, selection.pick, against, run_file))
     write_json(out / PAIRED, {"pick": selection.pick, "differences": [to_json(one) for one in differences]})
+    regressions = _regressions(run_file, suites, selection, out, context)
+    write_regressions(out, regressions)
     audits = read_audits(inputs["references"]) if "references" in inputs else []
     outcome = scores_outcome(out, scores, inputs, audits)
     warning = [f"**Not a first look**: {reading.mark}."] if reading.mark else []
+    warning += [f"**Regression** on {inert(one.text)}." for one in regressions if one.regressed]
     text = [*warning, outcome.markdown, *_slice(scores, len(cross)), _table(differences)]
     metrics = {"earlier_reads": float(reading.earlier_reads), "seen_before": float(reading.seen_before)}
+    metrics |= {f"non_regression/{one.suite}": one.points for one in regressions}
     return Outcome(outcome.metrics | metrics, "\n\n".join(text), outcome.lineage)
+
+
+def _regressions(
+    run_file: RunFile, suites: dict[str, list[EvalItem]], selection: Selection, out: Path, context: Context
+) -> list[Regression]:
+    scores = {model: list(read_records(out / model / ITEMS, ItemScore)) for model in (selection.pick, "theta_0")}
+    registry = context.registry()
+    try:
+        return compare(run_file, suites, selection, scores, context.state, registry)
+    finally:
+        registry.close()
 
 
 def _read_test(data: Path, selection: Selection, context: Context) -> tuple[list[QAPair], TestReading]:
