@@ -104,7 +104,7 @@ def ask_hub(kind: str, hub_id: str, revision: str) -> str:
     """Return the commit that a revision of a model or dataset is now. Raises Unanswered with the reason."""
     # The client's HTTP library is another one by its version; it names it `httpx`.
     from huggingface_hub import HfApi
-    from huggingface_hub.utils import httpx
+    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]
 
     api = HfApi()
     ask = api.dataset_info if kind == "dataset" else api.model_info
