@@ -25,7 +25,8 @@ def examples_of(registry: Registry, state: Path, id_: str, about: str = "") -> I
     wanted = _ids(registry, about) if about else None
     for digest in sets:
         for one in read_records(_folder(state, digest) / EXAMPLES, ExampleUse):
-            if wanted is None or {one.id, one.source_id} & wanted:
+            # A passage longer than the sequence stands there in parts: ID/1, ID/2.
+            if wanted is None or {one.id, one.source_id.partition("/")[0]} & wanted:
                 yield one
 
 
