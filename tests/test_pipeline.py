@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from iar.config import RunFile
+from iar.services.lineage_activities import activities
+from iar.services.lineage_questions import consumed_by
+from iar.services.registry import Registry
 from iar.services.runs import read_status
 from iar.services.workspace import Ref, Workspace
 from tests.finished_run import BASELINES, Finished, finish
@@ -28,6 +31,17 @@ def test_a_killed_run_goes_on_without_repeating_what_was_done(finished: Finished
     assert stages["base-model"]["reused"] and stages["qa-build"]["reused"]
     assert not stages[finished.killed]["reused"] and stages[finished.killed]["state"] == "done"
     assert finished.status["state"] == ("done" if finished.pick else "no_feasible_candidate")
+
+
+def test_the_try_that_was_killed_is_on_record_with_what_it_was_given(finished: Finished) -> None:
+    registry = Registry.open(f"sqlite:///{Workspace.of(finished.settings).state}/registry.sqlite")
+    (killed,) = activities(registry, finished.settings.run_id, failed=True)
+    assert (killed.status, killed.stage) == ("killed", finished.killed) and killed.seconds > 0
+    kinds = {role: kind for role, digest in killed.used for kind, _ in registry.labels([digest]).values()}
+    assert kinds["data"] == "dataset" and kinds["base"] == "checkpoint"
+    data = next(digest for role, digest in killed.used if role == "data")
+    assert [use.stage for use in consumed_by(registry, data) if use.status == "killed"] == [finished.killed]
+    assert not list((Workspace.of(finished.settings).state / "tries").iterdir())
 
 
 def test_the_selection_judges_all_twelve_candidates(finished: Finished) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from iar import __version__
+from iar.cli_activities import activities, examples
 from iar.cli_candidates import candidates
 from iar.cli_lineage import lineage
 from iar.cli_options import (
@@ -40,7 +41,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 # Plain help: rich's takes half a second to import.
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-for _command in (retract, retractions, restore, erase, rebuild, export):
+for _command in (activities, examples, retract, retractions, restore, erase, rebuild, export):
     lineage.command()(_command)
 app.add_typer(lineage, name="lineage")
 app.add_typer(registry_app, name="registry")

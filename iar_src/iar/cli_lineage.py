@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from iar.cli_options import AsJson, State, load, print_json, state_folder
-from iar.errors import ExitCode, UserError
+from iar.errors import ExitCode, TemporaryError, UserError
 
 if TYPE_CHECKING:
+    from iar.config import RunFile
     from iar.services.lineage import Row
     from iar.services.registry import Registry
 
@@ -112,6 +113,8 @@ def coverage(id_: Id, run_yaml: LineageRun = None, state: State = None, as_json:
             typer.echo(f"  {shown}")
         if len(ids) > 20:
             typer.echo("  ...; --json lists all")
+    for agent, name in found.certifiers.items():
+        typer.echo(f"every pair has passed {agent}  {name}")
 
 
 @lineage.command("consumed-by")
@@ -125,13 +128,14 @@ def consumed_by(id_: Id, run_yaml: LineageRun = None, state: State = None, as_js
         print_json([asdict(one) for one in found])
         return
     for one in found:
-        typer.echo(f"{one.run_id} {one.stage}: {one.role} of {one.id}  {one.name}".rstrip())
+        made = f"{one.id}  {one.name}".rstrip() if one.id else f"nothing, {one.status}"
+        typer.echo(f"{one.run_id} {one.stage}: {one.role} of {made}")
     typer.echo(f"{len(found)} uses")
 
 
 @lineage.command("real-share")
 def real_share(id_: Id, run_yaml: LineageRun = None, state: State = None, as_json: AsJson = False) -> None:
-    """Show how many words of a dataset people wrote, and how many a language model did."""
+    """Show how much people wrote and how much a language model: words of a dataset, tokens of a training."""
     from iar.services.lineage_questions import real_share as share
 
     with opened(run_yaml, state) as registry:
@@ -141,8 +145,10 @@ def real_share(id_: Id, run_yaml: LineageRun = None, state: State = None, as_jso
         return
     real = "-" if found.share is None else f"{100 * found.share:.1f} %"
     typer.echo(
-        f"{real} of its words were written by people: {found.documents} in documents, {found.quoted} quoted from them "
-        f"by rules; {found.synthetic} were written by a language model"
+        f"{real} of its {found.unit} were written by people: {found.documents} in documents, {found.quoted} quoted "
+        f"from them by rules; {found.synthetic} were written by a language model"
+        + f"; {found.given} of given instructions, not counted"
+        * bool(found.given)
     )
 
 
@@ -173,15 +179,19 @@ def verify(
 ) -> None:  # fmt: skip
     """Check that nothing was changed: the registry's chains, the files' bytes, anchors, decontamination, signatures.
 
-    Ends with exit code 1 where something was. The head it prints shows later whether this registry was replaced.
+    Ends with exit code 1 where something was. The head it prints shows later whether this registry was replaced; with
+    --run the heads that MLflow has of the run are compared too.
     """
     from iar.services.integrity import verify_all, verify_entry
     from iar.services.signatures import signature_findings
 
     if id_ and check_all:
         raise UserError("ID and --all exclude each other; give one of them")
-    folder = state_folder(load(run_yaml, None, state) if run_yaml else None, state)
+    run_file = load(run_yaml, None, state) if run_yaml else None
+    folder = state_folder(run_file, state)
     with opened(run_yaml, state) as registry:
+        if run_file and not id_:
+            head = [*(head or []), *_tracked(run_file, folder, registry)]
         faults = verify_entry(registry, folder, id_) if id_ else verify_all(registry, folder, head or [])
         if public_key:
             signed = [registry.find(id_).digest] if id_ else None
@@ -195,6 +205,17 @@ def verify(
         typer.echo(f"head: {end}")
     if faults:
         raise typer.Exit(ExitCode.BUG)
+
+
+def _tracked(run_file: "RunFile", folder: Path, registry: "Registry") -> list[str]:
+    """Return the heads that MLflow has of a run's registry; a server that is down is told, and no fault of it."""
+    from iar.services.registry_heads import tracked_heads
+
+    try:
+        return tracked_heads(run_file, folder, registry)
+    except TemporaryError as error:
+        typer.echo(f"not compared with MLflow: {error}", err=True)
+        return []
 
 
 def _print_rows(rows: "list[Row]", dot: bool, as_json: bool) -> None:

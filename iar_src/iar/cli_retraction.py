@@ -129,7 +129,8 @@ def rebuild(run_yaml: LineageRun = None, state: State = None, as_json: AsJson = 
         print_json([asdict(one) for one in plans])
         return
     for one in plans:
-        typer.echo(f"{one.run_id}: run its run file again ({one.seconds:.0f} s before): iar run RUN.yaml")
+        told = one.command or "run its run file again"
+        typer.echo(f"{one.run_id} ({one.seconds:.0f} s before): {told}")
         typer.echo(f"  again: {', '.join(one.again)}\n  reused: {', '.join(one.reused) or 'nothing'}")
         if one.gone:
             typer.echo(f"  gone, so made again too: {', '.join(one.gone)}")

@@ -2,16 +2,23 @@
 
 import multiprocessing
 import random
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.engine.cursor import CursorFetchStrategy
 
 from iar.errors import PermanentError, UserError
 from iar.methods.digest import digest_text
 from iar.records import Lineage
 from iar.services.lineage import format_rows, render_downstream, render_upstream
+from iar.services.lineage_activities import activities, failed_uses
 from iar.services.registry import Edge, Producer, Registry
+from iar.services.registry_pages import edges_page, events_page
 
 PRODUCER = Producer("demo-0123456789", "qa-build", "1.0", "c0ffee", 17, 1000.0, 2.5)
 WRITERS = 4
@@ -281,3 +288,78 @@ def test_an_event_after_another_is_written_only_if_none_of_its_subject_came_betw
     assert sorted(wrote) == [False] * 5 + [True]
     assert not registry.event_after("", "move", "m@a", {}) and len(registry.events("m@a")) == 2
     assert registry.verify() == []
+
+
+def test_an_activity_without_a_result_stands_in_the_chain_once(registry: Registry, registry_url: str) -> None:
+    from sqlalchemy import text
+
+    from iar.services.database import open_engine, parse_url
+
+    registry.record(a_run().values(), PRODUCER)
+    used = (("data", a_run()["data"].digest),)
+    failed = Producer(**(vars(PRODUCER) | {"status": "failed", "error": "UserError", "message": "no", "used": used}))
+    before = registry.head()
+    registry.activity(failed)
+    after = registry.head()
+    registry.activity(failed)
+
+    assert before != after == registry.head() and registry.verify([before, after]) == []
+    again = Producer(**(vars(failed) | {"started": 2000.0}))
+    registry.activity(again)
+    assert [one.status for one in activities(registry, PRODUCER.run_id)] == ["finished", "failed", "failed"]
+    assert [(role, one.message) for role, one in failed_uses(registry, used[0][1])] == [("data", "no")] * 2
+
+    engine = open_engine(parse_url(registry_url))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE activities SET payload = replace(payload, 'UserError', 'other')"))
+    engine.dispose()
+    assert len(registry.verify()) == 2
+
+
+@pytest.mark.parametrize("pairs", [20, 200])
+def test_a_page_of_edges_or_events_fetches_its_own_rows_alone(registry: Registry, pairs: int) -> None:
+    entries = a_run(pairs)
+    registry.record(entries.values(), PRODUCER)
+    for number in range(pairs):
+        registry.event("step", "run-1", {"number": number})
+    tuned, first = entries["tuned"].digest, entries["d1"].digest
+
+    for up, digest, whole in ((True, tuned, registry.upstream(tuned)), (False, first, registry.downstream(first))):
+        found, after = edges_page(registry, digest, up, "", 7)
+        with reading(registry) as read:
+            page, after_next = edges_page(registry, digest, up, after, 7)
+        assert read["statements"] <= 4 and 7 < read["rows"] <= 1 + 7 + 1
+        found += page
+        while after_next:
+            page, after_next = edges_page(registry, digest, up, after_next, 7)
+            found += page
+        assert len(found) == len(whole) and sorted(found) == whole
+
+    with reading(registry) as read:
+        events = events_page(registry, "run-1", 5, 6)
+    assert [one.id for one in events] == [6, 7, 8, 9, 10, 11] and read["statements"] <= 2 and read["rows"] == 6
+    assert events_page(registry, "", 0, pairs + 1) == registry.events() and events_page(registry, "x", 0, 5) == []
+
+
+@contextmanager
+def reading(registry: Registry) -> Iterator[Counter[str]]:
+    """Count the statements that the registry sends inside the block, and the rows that come back."""
+    read: Counter[str] = Counter()
+
+    def asked(*arguments: Any) -> None:
+        read["statements"] += 1
+
+    def counted(fetch: Any) -> Any:
+        def fetched(*arguments: Any, **named: Any) -> Any:
+            rows = fetch(*arguments, **named)
+            read["rows"] += len(rows) if isinstance(rows, list) else rows is not None
+            return rows
+
+        return fetched
+
+    event.listen(registry.engine, "before_cursor_execute", asked)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("fetchone", "fetchmany", "fetchall"):
+            patch.setattr(CursorFetchStrategy, name, counted(getattr(CursorFetchStrategy, name)))
+        yield read
+    event.remove(registry.engine, "before_cursor_execute", asked)

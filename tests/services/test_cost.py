@@ -198,7 +198,8 @@ def publish(file: RunFile, task: str, stage: str, work: Path, metrics: dict[str,
 def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFile:
     """A run of which a training and an evaluation are done."""
     monkeypatch.delenv("IAR_STATE", raising=False)
-    settings = {"run": {"name": "t", "state": str(tmp_path / "state")}, "evaluate": {"judges": JUDGES}}
+    # A training pays for its oracle, not for the judges of others.
+    settings = {"run": {"name": "t", "state": str(tmp_path / "state")}, "oracle": {"judge": JUDGES[0]}}
     file = run_file(**settings, platform={"backend": "kubeflow", "processes": 8})
     (trained := tmp_path / "trained").mkdir()
     (trained / "steps.jsonl").write_text('{"tokens": 600, "target_tokens": 300}\n' * 2)

@@ -19,8 +19,11 @@ from iar.config import ModelSection, RunFile, SelectSection
 from iar.errors import IarError, NoFeasibleCandidate, PermanentError, TemporaryError, UserError
 from iar.services import local_run
 from iar.services.guards import kfp_mended
+from iar.services.lineage_activities import activities
 from iar.services.local_run import RunResult
 from iar.services.progress import Event
+from iar.services.registry import Registry
+from iar.services.run_files import load_run_file
 from iar.services.runs import find_run, read_status
 from iar.services.workspace import Workspace
 
@@ -42,7 +45,7 @@ class World:
         self.settings = RunFile.model_validate(sections | {"documents": {"path": str(documents)}})
         self.folder = Workspace(self.state).run(self.settings.run_id)
         self.monkeypatch = monkeypatch
-        monkeypatch.setenv("PYTHONPATH", str(DUMMIES))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(DUMMIES), os.environ.get("PYTHONPATH")))))
         monkeypatch.setenv("DUMMY_LOG", str(self.log))
 
     def calls(self) -> list[str]:
@@ -111,6 +114,12 @@ def test_inputs_reach_stages_by_role_and_shards_count_from_one(finished: Finishe
     assert sorted(json.loads(path.read_text())["part"] for path in parts) == [[1, 2], [2, 2]]
 
 
+def test_the_run_file_is_written_out_whole_and_is_the_same_run(finished: Finished) -> None:
+    folder = finished.world.folder
+    assert load_run_file(folder / "run.yaml") == finished.world.settings
+    assert json.loads((folder / "run.json").read_text())["folder"] == str(Path.cwd())
+
+
 def test_a_second_run_reuses_everything_quickly(finished: Finished) -> None:
     calls = finished.world.calls()
     second = local_run.run(finished.world.settings)
@@ -167,6 +176,8 @@ def test_the_error_of_a_task_is_the_error_of_the_run(
     assert json.loads((world.folder / "error.json").read_text())["exit_code"] == error.exit_code
     assert read_status(world.folder)["state"] == "failed"
     assert ("ZeroDivisionError" in (world.folder / "log.txt").read_text()) == (kind == "bug")
+    (failed,) = activities(Registry.open(f"sqlite:///{world.state}/registry.sqlite"), failed=True)
+    assert (failed.status, failed.stage) == ("killed" if kind == "killed" else "failed", "base-model")
 
 
 SCRIPT = """

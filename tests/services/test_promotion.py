@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import shutil
+import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,7 @@ from iar.services.model_versions import ModelVersions
 from iar.services.promotion import history, promote, rollback
 from iar.services.promotion_gates import check_verifiers, finalist
 from iar.services.registry import Producer, Registry
+from iar.services.registry_heads import tracked_heads
 from iar.services.retraction import retract, standing_aliases
 from iar.services.scoring import ITEMS, JUDGED_ITEMS, REPLIES, SCORES, VOTES, item_score
 from iar.services.serving import service_name, storage_uri
@@ -622,3 +625,29 @@ def test_a_bucket_is_read_where_it_is(books: Books) -> None:
     assert (
         storage_uri(run_file, "s3://b/1/r/artifacts/model", Ref(Path("/x"), "0" * 64)) == "s3://b/1/r/artifacts/model"
     )
+
+
+def put_back(database: Path, copy: Path) -> None:
+    for beside in database.parent.glob(f"{database.name}-*"):
+        beside.unlink()
+    shutil.copy(copy, database)
+
+
+def test_an_older_copy_of_the_registry_promotes_nothing(books: Books, tmp_path: Path) -> None:
+    run_file = books.finish("one")
+    with (
+        closing(sqlite3.connect(books.state / "registry.sqlite")) as now,
+        closing(sqlite3.connect(tmp_path / "older.sqlite")) as copy,
+    ):
+        now.backup(copy)
+    promote(run_file, "champion")
+    assert ("registry", "pass") in {(check.name, check.status) for check in promote(run_file, "champion").gates}
+    put_back(books.state / "registry.sqlite", tmp_path / "older.sqlite")
+    (books.state / "registry-heads.jsonl").unlink(missing_ok=True)
+
+    with pytest.raises(
+        UserError, match=r"^not promoted, registry: event \d+: once ended with .* an older copy"
+    ) as refused:
+        promote(run_file, "challenger")
+    assert "put the right database back" in str(refused.value) and books.alias(run_file, "challenger") == ""
+    assert len(books.registry.lacking(tracked_heads(run_file, books.state, books.registry))) == 1

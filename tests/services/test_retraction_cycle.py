@@ -235,7 +235,7 @@ def test_coverage_words_uses_and_recipe_of_a_real_dataset(world: World, asked: A
     covered = asked("coverage", id_)
     assert covered["chunks"] == len(chunks)
     assert set(covered["unasked"]) == {short_id("chunk", digest) for digest in chunks - asked_chunks}
-    assert covered["pairs"] == len(covered["uncertified"])
+    assert covered["pairs"] == len(questions) and covered["uncertified"] == []
 
     share = asked("real-share", id_)
     assert share["synthetic"] == 0 and share["share"] == 1.0 and share["documents"] > 1000 and share["quoted"] > 100

@@ -14,6 +14,7 @@ from iar.records import Candidate, Lineage, Outcome, Selection, to_json, write_j
 from iar.services.checkpoints import weights_digest
 from iar.services.lineage import render_upstream
 from iar.services.registry import Producer
+from iar.services.registry_heads import HEAD_TAG, heads_in
 from iar.services.tracking import Tracker
 from iar.services.workspace import Context
 from iar.stages import register
@@ -23,12 +24,13 @@ from tests.report.folders import make_run
 from tests.services.tracker_cases import fresh_store, make_checkpoint
 from tests.tiny_model import make_tiny_model
 
+PRODUCER = Producer("r", "register", "1", "c", 17, 0.0, 1.0)
 PICK = "ties-d0.3"
 RUN_FILE = RunFile.model_validate({"run": {"name": "demo"}, "documents": {"path": "docs"}})
 
 
-def write_page(out: Path, report: dict[str, Any]) -> Path:
-    (out / "report.html").write_text(f"<html>{report['run_id']}</html>")
+def write_page(out: Path, report: dict[str, Any], lineage: str) -> Path:
+    (out / "report.html").write_text(f"<html>{report['run_id']}{lineage}</html>")
     (out / "frontier.png").write_bytes(b"png")
     return out / "report.html"
 
@@ -109,7 +111,7 @@ def test_the_pick_is_kept_once_registered_and_leads_back_to_the_decision(
     decision = Lineage("decision", digest_json(selection), f"pick {PICK}", selection)
     candidate = Lineage("candidate", weights_digest(weights.parent), PICK, {})
     registry = context.registry()
-    registry.record([decision, candidate, *outcome.lineage], Producer("r", "register", "1", "c", 17, 0.0, 1.0))
+    registry.record([decision, candidate, *outcome.lineage], PRODUCER)
     kinds = [row.kind for row in render_upstream(registry, report.digest)]
     assert kinds == ["report", "decision", "checkpoint", "candidate"]
 
@@ -176,3 +178,27 @@ def test_a_whole_run_becomes_a_version_with_card_signature_and_example(tmp_path:
     card = (out / "model" / "README.md").read_text()
     assert card.startswith(f"# `iar-demo`: `{pick}`") and "## Limits" in card
     assert version.description == card.partition("\n## ")[0].strip()
+
+
+def test_the_lineage_of_the_pick_is_a_page_beside_the_report_and_its_head_a_tag(
+    inputs: dict[str, Path], tmp_path: Path, context: Context
+) -> None:
+    digest = weights_digest(inputs["candidates_2"] / PICK)
+    base = Lineage("checkpoint", "b" * 64, "theta_0 <script>alert(1)</script>", {})
+    registry = context.registry()
+    registry.record([base, Lineage("candidate", digest, PICK, {}, (("base", base.digest),))], PRODUCER)
+
+    _, out = run(inputs, tmp_path, context)
+
+    page = (out / "lineage.html").read_text(encoding="utf-8")
+    assert (
+        f"<code>candidate:{digest[:12]}</code> {PICK}" in page and "base:</span> <code>checkpoint:bbbbbbbbbbbb" in page
+    )
+    assert "<script" not in page and "theta_0 &lt;script&gt;" in page
+    assert (out / "report.html").read_text().endswith("lineage.html</html>")
+    tracker = Tracker(RUN_FILE, context.run_id, context.state)
+    parent = tracker._client().search_runs(["1"], "tags.`iar.stage` = 'pipeline'")[0]
+    names = [item.path for item in tracker._client().list_artifacts(parent.info.run_id)]
+    assert names == ["frontier.png", "lineage.html", "report.html", "results.json"]
+    (head,) = heads_in(tracker.tag_values(HEAD_TAG), registry)
+    assert head.startswith("recording:1:") and registry.lacking([head]) == []

@@ -23,6 +23,8 @@ from iar.methods.textnorm import count_words, normalise, sentence_spans
 from iar.records import Anchor, Chunk, Document, QAPair, Reject
 
 TEACHER = "offline"
+# The steps of verification with their versions, which change when a verdict may change.
+CERTIFIERS = {"self_contained": "1", "grounded": "1"}
 MIN_CONTEXT_WORDS = 5
 MAX_QUESTION_WORDS = 75
 _SENTENCE_ENDS = (".", "!", "?", "”", '"', "。", "！", "？")

@@ -17,23 +17,27 @@ FOLDER = Path(__file__).parent
 INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def write_report(out: Path, report: ReportData) -> Path:
-    """Write `report.html` and `frontier.png` under `out`; return the page's path."""
+def write_report(out: Path, report: ReportData, lineage: str = "") -> Path:
+    """Write `report.html` and `frontier.png` under `out`; return the page's path.
+
+    `lineage` is the name of a page beside it to link.
+    """
     (out / "frontier.png").write_bytes(plots.frontier(report, "png"))
     page = out / "report.html"
-    page.write_text(render(report), encoding="utf-8")
+    page.write_text(render(report, lineage), encoding="utf-8")
     return page
 
 
-def render(report: ReportData) -> str:
+def render(report: ReportData, lineage: str = "") -> str:
     """Return the page as text."""
     import yaml
     from markupsafe import Markup
 
     style = (FOLDER / "report.css").read_text(encoding="utf-8")
     settings = report.run_file.model_dump(mode="json")
-    return _environment().get_template("report.html.j2").render(
+    return environment().get_template("report.html.j2").render(
         report=report,
+        lineage=lineage,
         view=view,
         diagnostics=diagnostics,
         columns=tables.COLUMNS,
@@ -68,10 +72,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def _environment() -> "Environment":
+def environment() -> "Environment":
+    """Return the environment of the templates: everything is escaped, nothing may be undefined."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
+    made = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
@@ -79,13 +84,13 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    environment.filters |= {
+    made.filters |= {
         "duration": duration,
         "percent": lambda share: f"{100 * share:.1f} %",
         "whole": lambda number: f"{number:,}",
         "short": lambda digest: digest[:12],
     }
-    return environment
+    return made
 
 
 def _finalize(value: Any) -> Any:

@@ -1,18 +1,17 @@
 """What the finished tasks of a run took, beside what was estimated."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from iar.config import Endpoint, RunFile
+from iar.config import RunFile
 from iar.records import ItemScore, ModelScores, Reply, from_json, read_records
 from iar.services.baselines import trained_tokens
 from iar.services.diagnostics import FOLDER as DIAGNOSTICS
-from iar.services.llm_budget import money
-from iar.services.reply_cache import FILE_NAME, open_cache
+from iar.services.llm_spending import bought
 from iar.services.scoring import ITEMS, REPLIES, SCORES
-from iar.services.workspace import STEPS, Manifest, Ref, Workspace
+from iar.services.workspace import STEPS, Ref, Workspace
 
 TEACH = ("qa_build", "qa_shard")
 
@@ -56,8 +55,9 @@ def _actuals(run_file: RunFile) -> Iterator[tuple[str, Actual]]:
         gpus = (platform.processes if trained else 1) if trained or any(ref.path.rglob(REPLIES)) else 0
         hours = manifest.seconds * gpus / 3600 if on_gpus else None
         teaching = [one for one in manifests if one.stage in TEACH] if manifest.stage == "qa_build" else [manifest]
-        bought = _bought(run_file, state / "llm-cache", teaching)
-        yield marker["task"], Actual(manifest.seconds, hours, tokens, *bought, bool(marker["reused"]))
+        spans = [(one.started, one.started + one.seconds) for one in teaching]
+        spent = bought(run_file, state, manifest.stage, spans)
+        yield marker["task"], Actual(manifest.seconds, hours, tokens, *spent, bool(marker["reused"]))
 
 
 def _tasks(run_file: RunFile) -> Path:
@@ -75,38 +75,3 @@ def _generated(artifact: Path) -> int:
         replies = read_records(folder / REPLIES, Reply)
         total += sum(reply.tokens for reply in replies if suite_of.get(reply.item_id) not in taken_over)
     return total
-
-
-def _bought(run_file: RunFile, cache: Path, tasks: Sequence[Manifest]) -> tuple[int, float]:
-    """Return tokens and money of the LLM calls that ended while any of some tasks ran, of the models that they ask.
-
-    What the shards of a QA build bought at once is that of the task which gathers them.
-    """
-    stages = {task.stage for task in tasks}
-    if stages <= {"qa_shard"}:
-        return 0, 0.0
-    # In a locked test the teacher words the questions of the diagnostics anew.
-    teacher = [run_file.qa_build.teacher] if stages & {"qa_build", "locked_test"} else []
-    entries: list[object] = [*teacher, *(() if "qa_build" in stages else run_file.evaluate.judges)]
-    if stages <= {"inject", "align"}:
-        entries = [run_file.oracle.judge]
-    models = {(entry.model, entry.revision): entry for entry in entries if isinstance(entry, Endpoint)}
-    if not models or not (cache / FILE_NAME).is_file():
-        return 0, 0.0
-    with open_cache(cache) as calls:
-        spent = [
-            (one, calls.spent_between(*model, start, end))
-            for model, one in models.items()
-            for start, end in _spans(tasks)
-        ]
-    return sum(one.tokens for _, one in spent), sum(money(endpoint, one) for endpoint, one in spent)
-
-
-def _spans(tasks: Sequence[Manifest]) -> list[tuple[float, float]]:
-    """Return the times from start to end in which any of some tasks ran; no two overlap."""
-    spans: list[tuple[float, float]] = []
-    for start, end in sorted((task.started, task.started + task.seconds) for task in tasks):
-        if spans and start <= spans[-1][1]:
-            start, end = spans[-1][0], max(spans.pop()[1], end)
-        spans.append((start, end))
-    return spans

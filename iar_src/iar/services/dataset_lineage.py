@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import iar
+from iar.config import Endpoint
 from iar.methods.digest import digest_file, digest_json
+from iar.methods.offline_teacher import CERTIFIERS
 from iar.methods.textnorm import words_of
 from iar.records import Anchor, Document, Lineage, Retelling, SourceFacts, to_json
 
 READ_FROM, WRITTEN_BY, IN, DROPPED_FROM = "read-from", "written-by", "in", "dropped-from"
+CERTIFIED_BY = "certified-by"
 RULES = "offline"
 PROMPTS = Path(iar.__file__).parent / "prompts"
 
@@ -60,3 +63,25 @@ def rejects_entry(rejects: Path, counts: Mapping[tuple[str, str], int], dataset:
     """Return the entry of the file with every dropped item, its step and reason; `counts` by (step, reason)."""
     payload: dict[str, Any] = {f"{step}: {reason}": count for (step, reason), count in sorted(counts.items())}
     return Lineage("rejects", digest_file(rejects), rejects.name, payload, ((DROPPED_FROM, dataset),))
+
+
+def certifier_entries(teacher: Endpoint | str, retold: bool) -> Iterator[Lineage]:
+    """Yield an agent a certifier that every question of a dataset has passed, with `retold` that of retellings too.
+
+    A rule has a version, a language model its revision, its sampling and the digest of its prompt.
+    """
+    if not isinstance(teacher, Endpoint):
+        for step, version in CERTIFIERS.items():
+            yield _certifier(step, "qa", {"name": teacher, "version": version})
+        return
+    from iar.services.llm_ask import load_prompt
+
+    model = {"name": teacher.weights, "temperature": teacher.temperature, "top_p": teacher.top_p}
+    for step in (*CERTIFIERS, *["faithful"] * retold):
+        certifies = "retelling" if step == "faithful" else "qa"
+        yield _certifier(step, certifies, model | {"prompt": load_prompt(step).version})
+
+
+def _certifier(step: str, certifies: str, facts: Mapping[str, Any]) -> Lineage:
+    payload = {"role": "certifier", "step": step, "certifies": certifies} | dict(facts)
+    return Lineage("agent", digest_json(payload), f"{step} by {facts['name']}", payload)

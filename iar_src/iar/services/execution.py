@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,13 @@ from iar.config import RunFile
 from iar.errors import TemporaryError, UserError
 from iar.methods.digest import digest_json
 from iar.records import Lineage, Outcome, read_records, write_json
+from iar.services import activity
+from iar.services.attempts import Tries
 from iar.services.checkpoints import read_json
 from iar.services.hub_commits import pin
 from iar.services.progress import Progress
-from iar.services.registry_heads import keep_head
+from iar.services.registry_heads import head_tag, keep_head
+from iar.services.registry_records import FINISHED
 from iar.services.stage_keys import STAGES, key_parts
 from iar.services.store import Report, Store, StoredRef, is_stored
 from iar.services.surroundings import surroundings
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 MAX_TRACKED_BYTES = 1_000_000
 READS_DOCUMENTS = ("qa_build", "qa_documents")
-COSTS = ("tokens", "target_tokens", "llm_tokens", "peak_memory_gb")
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Task:
     workspace: Workspace
     store: Store | None
     inputs: Mapping[str, str]
+    manifests: Mapping[str, Manifest]
     parts: dict[str, Any]
     shard: int
     shards: int
@@ -92,6 +95,10 @@ class Task:
     def folders(self, report: Report) -> dict[str, Path]:
         """Return the local folders of the inputs, fetched where only the store has them."""
         return {role: _folder(text, self.workspace, report) for role, text in self.inputs.items()}
+
+    def cost(self, started: float, ended: float, metrics: Mapping[str, float]) -> dict[str, float]:
+        """What this task took between two Unix times, by unit."""
+        return activity.cost(self.run_file, self.stage, self.manifests.values(), started, ended, metrics)
 
 
 def execute(
@@ -130,7 +137,8 @@ def _task(
     run_file = RunFile.model_validate_json(run_file_text)
     workspace = Workspace.of(run_file)
     given = {role: text for role, text in inputs.items() if text}
-    contents = {role: _content(text, workspace) for role, text in given.items()}
+    manifests = {role: _manifest(text, workspace) for role, text in given.items()}
+    contents = {role: manifest.content for role, manifest in manifests.items()}
     name, store = name or stage.replace("_", "-"), Store.of(run_file, workspace)
     # Who is given the documents of another task reads none.
     hub = () if "documents" in given else STAGES[stage].of(recipe).hub
@@ -141,15 +149,15 @@ def _task(
     if stage in READS_DOCUMENTS:
         dataset = workspace.artifact(name, digest_json(parts))
         parts = with_retractions(parts, dataset, retracted_now(workspace.registry_url(run_file)))
-    return Task(name, stage, run_file, shown, workspace, store, given, parts, shard, shards, recipe)
+    return Task(name, stage, run_file, shown, workspace, store, given, manifests, parts, shard, shards, recipe)
 
 
-def _content(reference: str, workspace: Workspace) -> str:
-    """Return the digest of what an input holds, without its files where only the store has them."""
+def _manifest(reference: str, workspace: Workspace) -> Manifest:
+    """Return what an input says of itself, without its files where only the store has them."""
     if not is_stored(reference):
-        return Ref.parse(reference).open().content
+        return Ref.parse(reference).open()
     ref = StoredRef.parse(reference)
-    return Store(ref.place, workspace).manifest(ref).content
+    return Store(ref.place, workspace).manifest(ref)
 
 
 def _folder(reference: str, workspace: Workspace, report: Report) -> Path:
@@ -169,7 +177,10 @@ def _finished(task: Task, report: Report) -> Manifest | None:
 def _produce(task: Task, progress: Progress) -> Manifest:
     work = task.workspace.work(task.name, task.key)
     work.mkdir(parents=True, exist_ok=True)
-    with _only_writer(work):
+    tries = Tries(task.workspace, task.workspace.registry_url(task.run_file))
+    tries.settle()
+    begun = activity.begun(task.run_file, task.name, task.parts, task.manifests, time.time())
+    with _only_writer(work), tries.noted(begun, lambda ended: task.cost(begun.started, ended, {})) as succeeded:
         inputs = task.folders(progress.update)
         started = time.time()
         stage = importlib.import_module(f"iar.stages.{task.stage}")
@@ -178,6 +189,7 @@ def _produce(task: Task, progress: Progress) -> Manifest:
             task.name, task.stage, task.key, task.parts, task.parts["code"], started, time.time() - started,
             stored_files(work), outcome, surroundings(),
         )  # fmt: skip
+        succeeded()
         task.workspace.publish(manifest)
     return manifest
 
@@ -248,13 +260,11 @@ def _record(task: Task, manifest: Manifest, ref: Ref, reused: bool) -> None:
 
 def _record_lineage(task: Task, manifest: Manifest, registry: "Registry") -> str:
     """Enter what the task made; return the id of its activity."""
-    from iar.services.registry import Producer
-
-    run_file, settings = task.run_file, task.parts["settings"]
-    spent = {name: value for name, value in finite(manifest.outcome.metrics).items() if name in COSTS}
-    producer = Producer(
-        run_file.run_id, task.name, manifest.code, digest_json(settings), run_file.run.seed,
-        manifest.started, manifest.seconds, **vars(manifest.made_in), config=settings, cost=spent,
+    begun = activity.begun(task.run_file, task.name, task.parts, {}, manifest.started)
+    ended = manifest.started + manifest.seconds
+    producer = replace(
+        begun, status=FINISHED, seconds=manifest.seconds, **vars(manifest.made_in),
+        cost=task.cost(manifest.started, ended, finite(manifest.outcome.metrics)),
     )  # fmt: skip
     whole = task.workspace.artifact(task.name, task.key) / LINEAGE
     registry.record(read_records(whole, Lineage) if whole.is_file() else manifest.outcome.lineage, producer)
@@ -277,7 +287,7 @@ def _track(task: Task, manifest: Manifest, folder: Path, registry: "Registry", a
         steps=[json.loads(line) for line in lines],
         artifacts=small,
         datasets=dataset_uses(registry, manifest.outcome.lineage),
-        tags=lineage_tags(manifest.outcome.lineage, activity),
+        tags=lineage_tags(manifest.outcome.lineage, activity) | head_tag(registry),
     )
     link_run(registry, activity, tracker.uri, run)
     if STAGES[task.stage].each_run:

@@ -9,6 +9,7 @@ from iar.errors import IarError
 from iar.records import Anchor, Chunk, Document, read_records
 from iar.services.decontamination import read_checks, unchecked
 from iar.services.evaluations import GENERAL, OWN
+from iar.services.lineage_examples import example_faults
 from iar.services.registry import Registry, short_id
 from iar.services.registry_heads import kept_heads
 from iar.services.workspace import CHECKS, Ref, damaged, read_manifest
@@ -42,6 +43,7 @@ def check_artifact(folder: Path) -> Iterator[str]:
         return
     for stored in damaged(folder, manifest, verify=True):
         yield f"{folder / stored.path}: not the bytes that were written (SHA-256 {stored.sha256[:12]} then)"
+    yield from example_faults(folder, manifest)
     if (folder / "anchors.jsonl").is_file():
         yield from _anchors(folder)
 

@@ -1,8 +1,7 @@
 """How two datasets, two runs or two entries differ, and why."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import select
@@ -10,7 +9,7 @@ from sqlalchemy import select
 from iar.services.database import transaction
 from iar.services.lineage_members import Member, members
 from iar.services.registry import Registry
-from iar.services.registry_records import DRAWN_FROM
+from iar.services.registry_records import DRAWN_FROM, FINISHED, Producer
 from iar.services.registry_schema import ACTIVITIES
 from iar.services.retraction import taints
 
@@ -74,12 +73,12 @@ def _why_new(member: Member, earlier: set[str]) -> str:
 
 
 def _run(registry: Registry, run_id: str) -> dict[str, dict[str, Any]]:
-    """Return stage -> what is on record of the activity, of the run of exactly this id; the last of each stage."""
+    """Return stage -> what is on record of the activity, of the run of exactly this id; the last finished of each."""
     query = select(ACTIVITIES.c.digest, ACTIVITIES.c.payload).where(ACTIVITIES.c.run_id == run_id)
     with transaction(registry.engine, writes=False) as connection:
         rows = connection.execute(query.order_by(ACTIVITIES.c.id)).all()
-    found = [json.loads(row.payload) for row in rows]
-    return {activity["stage"]: activity for activity in found}
+    found = [producer for row in rows if (producer := Producer.parse(row.payload)).status == FINISHED]
+    return {producer.stage: asdict(producer) for producer in found}
 
 
 def _diff_runs(one: Mapping[str, dict[str, Any]], other: Mapping[str, dict[str, Any]]) -> list[Difference]:

@@ -14,7 +14,7 @@ LINEAGE_TAG, ACTIVITY_TAG = "iar.lineage", "iar.activity"
 TRACKED, REGISTERED = "tracked", "registered"
 """Kinds of events: an activity has a run in MLflow; a model is a version there."""
 MADE = "made"
-UNLISTED = ROWS | AGENTS | {"source", "document", "rejects"}
+UNLISTED = ROWS | AGENTS | {"source", "document", "rejects", "examples"}
 MOST_IDS = 100
 
 

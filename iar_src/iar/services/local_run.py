@@ -16,11 +16,12 @@ from typing import Any
 from iar.config import RunFile
 from iar.errors import IarError, NoFeasibleCandidate, PermanentError, TemporaryError, UserError
 from iar.records import write_json
+from iar.services.attempts import Tries
 from iar.services.doctor import check_disk
 from iar.services.guards import RUNNER_PID, children_ended, environment, kfp_mended, output_to, sigterm_as_interrupt
 from iar.services.progress import Event, EventTail, Progress, read_events, task_states
 from iar.services.task_process import KINDS, write_error
-from iar.services.workspace import Ref, Workspace
+from iar.services.workspace import RUN_YAML, Ref, Workspace
 
 Watch = Callable[[Event], None]
 
@@ -64,6 +65,7 @@ def run(run_file: RunFile, watch: Watch | None = None) -> RunResult:
         except IarError as error:
             if not (folder / "error.json").exists():
                 write_error(folder, "", error, str(error))
+            Tries(workspace, workspace.registry_url(run_file)).settle()
             raise
 
 
@@ -114,12 +116,18 @@ def is_running(state: Path) -> bool:
 
 
 def _open_books(run_file: RunFile, folder: Path) -> None:
+    import yaml
+
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "error.json").unlink(missing_ok=True)
     Progress(folder / "progress.jsonl", "").session()
     about: dict[str, Any] = {"run_id": run_file.run_id, "digest": run_file.digest, "name": run_file.run.name}
-    about |= {"backend": "local", "started": time.time(), "pid": os.getpid()}
-    write_json(folder / "run.json", about | {"run_file": run_file.model_dump(mode="json")})
+    about |= {"backend": "local", "started": time.time(), "pid": os.getpid(), "folder": str(Path.cwd())}
+    settings = run_file.model_dump(mode="json")
+    write_json(folder / "run.json", about | {"run_file": settings})
+    part = folder / f"{RUN_YAML}.part"
+    part.write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    part.replace(folder / RUN_YAML)
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from iar.services.promotion_gates import (
     registered_artifact,
 )
 from iar.services.registry import PROMOTE, ROLLBACK, Event, Registry
+from iar.services.registry_heads import head_tag
 from iar.services.serving import storage_uri
 from iar.services.test_lock import TAKEN_BEFORE, reading_of
 from iar.services.tracking import Tracker
@@ -71,6 +72,7 @@ def promote(
             moved = {"version": version, "run_id": run_file.run_id, "files": content, "lineage": one.lineage}
             move.record(PROMOTE, moved)
         move.settle()
+        move.versions.tag(version, head_tag(move.registry))
     return Promotion(move.versions.name, alias, version, before, run_file.run_id, findings, storage)
 
 
@@ -97,6 +99,7 @@ def rollback(run_file: RunFile, alias: str, expect: str | None = None, serve: bo
         _refuse((*findings, *check_storage(storage, serve)))
         move.record(ROLLBACK, target | {"lineage": tags["iar.lineage"]})
         move.settle()
+        move.versions.tag(version, head_tag(move.registry))
     return Promotion(move.versions.name, alias, version, before, target["run_id"], findings, storage)
 
 

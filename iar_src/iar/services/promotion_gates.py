@@ -21,6 +21,7 @@ from iar.services.lineage import way_up
 from iar.services.model_versions import MODEL, ModelVersions
 from iar.services.non_regression import read_regressions
 from iar.services.registry import Registry, short_id
+from iar.services.registry_heads import HEAD_TAG, heads_in
 from iar.services.retraction import taints
 from iar.services.test_lock import reading_of
 from iar.services.verifiers import read_audits
@@ -102,6 +103,7 @@ def _artifact(folder: Path, task: str) -> Ref:
 
 def gates(one: Finalist, version: str, versions: ModelVersions, registry: Registry, reused: bool) -> Iterator[Check]:
     """Yield the finding of every gate; `reused` lets a test pass that other models had taken before."""
+    yield from check_registry(version, versions, registry)
     yield from guarded("selection", lambda: check_selection(one, registry))
     yield from guarded("test", lambda: check_test(one, registry, reused))
     yield from guarded("non-regression", lambda: check_non_regression(one))
@@ -124,6 +126,19 @@ def check_selection(one: Finalist, registry: Registry) -> Check:
     if selection.wish:
         detail += f"; picked by {selection.wish} instead of the rule's own preference"
     return Check("selection", "pass", detail)
+
+
+def check_registry(version: str, versions: ModelVersions, registry: Registry) -> Iterator[Check]:
+    """The registry holds the ends of its chains that MLflow saw: no older copy of it was put in its place.
+
+    Nothing is said of a version that was registered before such ends were kept.
+    """
+    heads = heads_in([versions.tags(version).get(HEAD_TAG, "")], registry)
+    if faults := registry.lacking(heads):
+        fix = "put the right database back; iar lineage verify --run RUN.yaml names what else is wrong"
+        yield Check("registry", "fail", faults[0], fix)
+    elif heads:
+        yield Check("registry", "pass", "holds the ends of its chains that MLflow has of it")
 
 
 def check_test(one: Finalist, registry: Registry, reused: bool) -> Check:

@@ -66,7 +66,7 @@ def gather(
     checks = [prepared.checked(), *selected.checks]
     write_checks(out, checks)
     contents = _contents(out, selected, written)
-    made = _lineage(out, selected, contents, run_file.qa_build.split_salt)
+    made = _lineage(out, selected, contents, run_file.qa_build)
     lineage = write_lineage(out / LINEAGE, made, out / REJECTS, rejects.counts)
     digest = next(entry.digest for entry in lineage if entry.kind == "dataset")
     write_json(out / "dataset.json", {"digest": digest} | contents)
@@ -151,7 +151,7 @@ def _contents(out: Path, selected: Selected, written: _Written) -> dict[str, int
     return contents
 
 
-def _lineage(out: Path, selected: Selected, counts: dict[str, int], split_salt: str) -> Contents:
+def _lineage(out: Path, selected: Selected, counts: dict[str, int], settings: QaBuildSection) -> Contents:
     return Contents(
         documents=Lines(out / DOCUMENTS, Document),
         sources=Lines(out / SOURCES, SourceFacts),
@@ -161,7 +161,8 @@ def _lineage(out: Path, selected: Selected, counts: dict[str, int], split_salt: 
         cross=selected.cross,
         retellings=Grouped(selected.retellings, lambda one: one.document_id),
         counts=counts,
-        split_salt=split_salt,
+        split_salt=settings.split_salt,
+        teacher=settings.teacher,
     )
 
 

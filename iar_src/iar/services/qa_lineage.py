@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from iar.config import Endpoint
 from iar.methods.digest import canonical_json, digest_json
 from iar.methods.merkle import merkle_root
 from iar.methods.textnorm import words_of
@@ -23,8 +24,10 @@ from iar.records import (
     to_json,
 )
 from iar.services.dataset_lineage import (
+    CERTIFIED_BY,
     WRITTEN_BY,
     anchor_entries,
+    certifier_entries,
     document_entry,
     rejects_entry,
     retelling_words,
@@ -69,10 +72,11 @@ class Contents:
     retellings: Grouped[Retelling]
     counts: dict[str, int]
     split_salt: str
+    teacher: Endpoint | str
 
 
 def write_lineage(path: Path, made: Contents, rejects: Path, dropped: Mapping[tuple[str, str], int]) -> list[Lineage]:
-    """Write all entries of a dataset; return those few that people look at: teachers, dataset, rejects.
+    """Write all entries of a dataset; return those few that people look at: agents, dataset, rejects.
 
     The dataset's digest is of its counts and of all that it contains. `dropped`: the number in `rejects` by step and
     reason. In memory are a digest of each document and question and the ids of the questions.
@@ -85,16 +89,19 @@ def write_lineage(path: Path, made: Contents, rejects: Path, dropped: Mapping[tu
         both = [_question(pair, *(("about", found.across[name]) for name in chunks)) for pair, chunks in about]
         found.add(made.cross, both)
         teachers = list(teacher_entries(found.teachers))
+        certifiers = list(certifier_entries(made.teacher, bool(found.retold)))
         contents = bytes(found.asked + found.retold)
         digest = _dataset_digest(contents, made.counts)
         facts_of = {"merkle_root": merkle_root(found.ids), "split_salt": made.split_salt}
-        written = tuple((WRITTEN_BY, entry.digest) for entry in teachers)
-        dataset = Lineage("dataset", digest, "qa", made.counts | facts_of, written)
+        by = tuple((WRITTEN_BY, entry.digest) for entry in teachers)
+        by += tuple((CERTIFIED_BY, entry.digest) for entry in certifiers)
+        dataset = Lineage("dataset", digest, "qa", made.counts | facts_of, by)
         left_out = rejects_entry(rejects, dropped, digest)
         inside = tuple(("contains", one) for one in _each(contents))
         drawn = tuple((DRAWN_FROM, one) for one in _each(bytes(found.documents)))
-        entries.write([*both, *teachers, replace(dataset, inputs=(*inside, *drawn, *written)), left_out])
-    return [*teachers, dataset, left_out]
+        agents = [*teachers, *certifiers]
+        entries.write([*both, *agents, replace(dataset, inputs=(*inside, *drawn, *by)), left_out])
+    return [*agents, dataset, left_out]
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """What must run again after a retraction: of every run, the tasks whose results hold what was retracted."""
 
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from iar.errors import IarError
 from iar.services.registry import Registry
 from iar.services.retraction import retracted_entries, retractions
 from iar.services.withheld import RETRACTED, with_retractions
-from iar.services.workspace import Manifest, Ref
+from iar.services.workspace import RUN_YAML, Manifest, Ref
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class RunPlan:
     """Of one run: the tasks that must run again and those whose results are reused, in the order of the first run.
 
     `gone`: tasks whose results are no longer there, which run again too. `seconds`: what those to run took before.
+    `command`: what runs it again in a shell, "" for a run that was not started on this machine.
     """
 
     run_id: str
@@ -25,6 +27,7 @@ class RunPlan:
     reused: tuple[str, ...]
     gone: tuple[str, ...]
     seconds: float
+    command: str
 
 
 def plan(registry: Registry, state: Path) -> list[RunPlan]:
@@ -37,11 +40,11 @@ def plan(registry: Registry, state: Path) -> list[RunPlan]:
     tainted = registry.products(entries) | set(entries)
     retracted = {one.subject for one in retractions(registry)}
     folders = sorted(path for path in (state / "runs").glob("*/tasks") if path.is_dir())
-    plans = (_plan(folder, tainted, retracted) for folder in folders)
+    plans = (_plan(folder, tainted, retracted, state) for folder in folders)
     return [one for one in plans if one.again]
 
 
-def _plan(tasks: Path, tainted: set[str], retracted: set[str]) -> RunPlan:
+def _plan(tasks: Path, tainted: set[str], retracted: set[str], state: Path) -> RunPlan:
     again, reused, gone = [], [], []
     contents: set[str] = set()
     seconds = 0.0
@@ -56,7 +59,8 @@ def _plan(tasks: Path, tainted: set[str], retracted: set[str]) -> RunPlan:
             seconds += manifest.seconds
         else:
             reused.append(name)
-    return RunPlan(tasks.parent.name, tuple(again), tuple(reused), tuple(gone), seconds)
+    command = _command(tasks.parent, state)
+    return RunPlan(tasks.parent.name, tuple(again), tuple(reused), tuple(gone), seconds, command)
 
 
 def _reads_retracted(manifest: Manifest, folder: Path, retracted: set[str]) -> bool:
@@ -85,3 +89,12 @@ def _manifests(tasks: Path) -> Iterator[tuple[str, Manifest | None, Path]]:
 
 def _inputs(manifest: Manifest) -> list[Any]:
     return list(dict(manifest.key_parts.get("inputs", {})).values())
+
+
+def _command(run: Path, state: Path) -> str:
+    """Return the command that runs a run again, from the folder that it ran in: its paths may be relative to that."""
+    if not (run / RUN_YAML).is_file():
+        return ""
+    folder = str(json.loads((run / "run.json").read_text(encoding="utf-8")).get("folder", ""))
+    there = f"cd {shlex.quote(folder)} && " if folder and Path(folder) != Path.cwd() else ""
+    return f"{there}iar run {shlex.quote(str(run / RUN_YAML))} --state {shlex.quote(str(state))}"

@@ -19,7 +19,7 @@ from iar.services import registry_verify, registry_walk, registry_write
 from iar.services.database import create_tables, open_engine, open_to_read, parse_url, transaction
 from iar.services.registry_records import SHOWN_DIGITS, Edge, Event, Producer, short_id
 from iar.services.registry_schema import ACTIVITIES, EDGES, ENTITIES, EVENTS, MAKINGS, RECORDINGS
-from iar.services.registry_write import batches
+from iar.services.registry_write import DIGEST, batches
 
 __all__ = ["SHOWN_DIGITS", "Edge", "Event", "Producer", "Registry", "short_id"]
 
@@ -75,6 +75,10 @@ class Registry:
         """
         registry_write.record(self._engine, entries, producer)
 
+    def activity(self, producer: Producer) -> None:
+        """Record an activity that made nothing, once: a try that failed or was killed."""
+        registry_write.record_activity(self._engine, producer)
+
     def event(self, kind: str, subject: str, payload: dict[str, Any]) -> None:
         """Append an event about `subject` (a digest or a run) to the chain."""
         with registry_write.appending(self._engine) as connection:
@@ -111,7 +115,7 @@ class Registry:
         query = query.where(EVENTS.c.kind.in_(list(kinds))) if kinds else query
         with transaction(self._engine, writes=False) as connection:
             rows = connection.execute(query).mappings().all()
-        return [Event(**(dict(row) | {"payload": json.loads(row["payload"])})) for row in rows]
+        return [Event.parse(dict(row)) for row in rows]
 
     def find(self, id_prefix: str) -> Lineage:
         """Return the entry that `id_prefix` names: `kind:digits`, `digits` or a whole digest.
@@ -151,7 +155,7 @@ class Registry:
     def entities(self, digests: Iterable[str]) -> list[Lineage]:
         """Return the entries that exist, without inputs, sorted by digest; an erased one has no name and payload."""
         columns = select(ENTITIES.c.digest, ENTITIES.c.kind, ENTITIES.c.name, ENTITIES.c.payload)
-        wanted = [bytes.fromhex(digest) for digest in sorted(set(digests))]
+        wanted = [bytes.fromhex(digest) for digest in sorted(set(digests)) if DIGEST.fullmatch(digest)]
         with transaction(self._engine, writes=False) as connection:
             rows = [
                 row
@@ -215,6 +219,14 @@ class Registry:
     def head(self) -> str:
         """Return where both chains end, `recording:N:digest event:N:digest`: what an older copy does not hold."""
         return registry_verify.head(self._engine)
+
+    def origin(self) -> str:
+        """Return the digest of the first recording, which all copies of a registry share; "" before it."""
+        return registry_verify.origin(self._engine)
+
+    def lacking(self, heads: Iterable[str]) -> list[str]:
+        """Return one line for each of some heads that this registry does not hold."""
+        return registry_verify.lacking(self._engine, heads)
 
     def verify(self, heads: Iterable[str] = ()) -> list[str]:
         """Return one line for each stored row that is not what its digest says; [] when intact.

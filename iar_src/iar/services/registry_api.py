@@ -21,7 +21,7 @@ from iar import __version__
 from iar.errors import IarError, TemporaryError, UserError
 from iar.services.lineage import SHOWN_SIBLINGS, render_downstream, render_upstream
 from iar.services.registry import Registry
-from iar.services.registry_pages import page
+from iar.services.registry_pages import edges_page, events_page, page
 
 MOST_A_PAGE = 500
 HEADERS = {
@@ -33,6 +33,7 @@ HEADERS = {
 }
 ID = r"^([a-z-]{1,32}:)?[0-9a-f]{1,64}$"
 DIGEST = r"^([0-9a-f]{64})?$"
+EDGE_PLACE = r"^([0-9]{1,18}:[^:\x00-\x1f]{1,100}:[0-9]{1,18})?$"
 KIND = r"^[a-z-]{0,32}$"
 TEXT = r"^[^\x00]*$"
 END = -1
@@ -65,10 +66,10 @@ class EdgeOut(BaseModel):
 
 
 class Edges(BaseModel):
-    """A page of edges, sorted; `next` is the `offset` of the next page, -1 at the end."""
+    """A page of edges in the order of recording; `next` is the `after` of the next page, "" at the end."""
 
     items: list[EdgeOut]
-    next: int
+    next: str
 
 
 class TreeRow(BaseModel):
@@ -161,6 +162,7 @@ Held = Annotated[Registry, Depends(_registry)]
 EntryId = Annotated[str, Path(alias="id", pattern=ID, description="kind:digits, digits, or a whole digest.")]
 Limit = Annotated[int, Query(ge=1, le=MOST_A_PAGE)]
 Place = Annotated[int, Query(ge=0, le=2**31 - 1)]
+EdgePlace = Annotated[str, Query(pattern=EDGE_PLACE, description="`next` of the page before.")]
 Direction = Literal["upstream", "downstream"]
 
 
@@ -198,13 +200,12 @@ def entry(registry: Held, id_: EntryId) -> Entry:
 
 @SECURED.get("/entries/{id}/edges")
 def edges(
-    registry: Held, id_: EntryId, direction: Direction = "upstream", offset: Place = 0, limit: Limit = 100
+    registry: Held, id_: EntryId, direction: Direction = "upstream", after: EdgePlace = "", limit: Limit = 100
 ) -> Edges:
     """List every edge on a way down to the sources of an entry, or up to what was made from it."""
     digest = registry.find(id_).digest
-    found = registry.upstream(digest) if direction == "upstream" else registry.downstream(digest)
-    follows = offset + limit if offset + limit < len(found) else END
-    return Edges(items=[EdgeOut(**vars(one)) for one in found[offset : offset + limit]], next=follows)
+    found, follows = edges_page(registry, digest, direction == "upstream", after, limit)
+    return Edges(items=[EdgeOut(**vars(one)) for one in found], next=follows)
 
 
 @SECURED.get("/entries/{id}/tree")
@@ -223,7 +224,7 @@ def events(
     limit: Limit = 100,
 ) -> Events:
     """List events in order, of a subject or all."""
-    found = [event for event in registry.events(subject) if event.id > after]
+    found = events_page(registry, subject, after, limit + 1)
     items = [EventOut(**vars(event)) for event in found[:limit]]
     return Events(items=items, next=items[-1].id if len(found) > limit else END)
 

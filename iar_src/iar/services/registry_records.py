@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,14 +14,17 @@ SHOWN_DIGITS = 12
 MANY = 500
 DRAWN_FROM = "drawn-from"  # the role of the documents that a dataset's members are about
 
+RUNNING, FINISHED, FAILED, KILLED = "running", "finished", "failed", "killed"
+
 
 @dataclass(frozen=True)
 class Producer:
-    """The execution of a stage that made entries.
+    """The execution of a stage, which made entries or ended without a result.
 
     started: Unix time; seconds: how long it took. code_version: digest of the code that ran, commit: of the checkout it
     stood in, "" outside one, `dirty` where files of it were changed. config: the effective settings, config_digest
-    theirs; environment: digest of the list of installed packages. cost: amounts by unit, such as "usd" or "tokens".
+    theirs; environment: digest of the list of installed packages. cost: amounts by unit, such as "tokens".
+    Of one without a result: `error` its class, `message` its one line, `used` (role, digest) of the inputs.
     """
 
     run_id: str
@@ -30,18 +34,29 @@ class Producer:
     seed: int
     started: float
     seconds: float
-    status: str = "finished"
+    status: str = FINISHED
     commit: str = ""
     dirty: bool = False
     environment: str = ""
     hardware: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     cost: Mapping[str, float] = field(default_factory=dict)
+    error: str = ""
+    message: str = ""
+    used: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def parse(cls, payload: str) -> "Producer":
+        """Return what a payload says. Raises ValueError or TypeError for a text that is none."""
+        fields = json.loads(payload)
+        return cls(**fields | {"used": tuple((role, digest) for role, digest in fields.get("used", ()))})
 
     @property
     def id(self) -> str:
-        """Digest of what decides the work: the same work done again is the same activity."""
-        return digest_json({name: getattr(self, name) for name in DECIDING})
+        """Digest of what decides the work: the same work done again is the same activity, each try without a result
+        is one of its own."""
+        deciding = DECIDING if self.status == FINISHED else TRIED
+        return digest_json({name: getattr(self, name) for name in deciding})
 
     @property
     def payload(self) -> str:
@@ -50,6 +65,7 @@ class Producer:
 
 
 DECIDING = ("run_id", "stage", "code_version", "config_digest", "seed")
+TRIED = (*DECIDING, "started")
 
 
 @dataclass(frozen=True, order=True)
@@ -73,6 +89,11 @@ class Event:
     time: float
     previous: str
     digest: str
+
+    @classmethod
+    def parse(cls, row: dict[str, Any]) -> "Event":
+        """Return the event that a row holds."""
+        return cls(**row | {"payload": json.loads(row["payload"])})
 
 
 def short_id(kind: str, digest: str) -> str:

@@ -33,6 +33,19 @@ def head(engine: Engine) -> str:
     return " ".join(ends)
 
 
+def origin(engine: Engine) -> str:
+    """Return the digest of the first recording, "" where there is none."""
+    first = select(RECORDINGS.c.digest).order_by(RECORDINGS.c.id).limit(1)
+    with transaction(engine, writes=False) as connection:
+        return str(connection.execute(first).scalar() or "")
+
+
+def lacking(engine: Engine, heads: Iterable[str]) -> list[str]:
+    """Return one line for each head that is not in its chain."""
+    with transaction(engine, writes=False) as connection:
+        return list(_heads(connection, heads))
+
+
 def verify(engine: Engine, heads: Iterable[str] = ()) -> list[str]:
     """Return one line for each row that is not what its digest says, and for each head that is not in its chain."""
     with transaction(engine, writes=False) as connection:

@@ -30,20 +30,24 @@ class Step(NamedTuple):
 
 def edges(engine: Engine, digests: Iterable[str], up: bool) -> list[Edge]:
     """Return every edge on a way from `digests`: up to what they were made from, or down to what was made from them."""
-    near = MAKINGS.c.entity if up else EDGES.c.input
     with transaction(engine, writes=False) as connection:
-        reached_ = _closure(list(numbers(connection, _hex(digests)).values()), up).cte("found")
-        query = (
-            select(MADE.c.digest, EDGES.c.role, SOURCE.c.digest, ACTIVITIES.c.digest)
-            .join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making)
-            .join(reached_, reached_.c.id == near)
-            .join(MADE, MADE.c.id == MAKINGS.c.entity)
-            .join(SOURCE, SOURCE.c.id == EDGES.c.input)
-            .join(RECORDINGS, RECORDINGS.c.id == MAKINGS.c.recording)
-            .join(ACTIVITIES, ACTIVITIES.c.id == RECORDINGS.c.activity)
-        )
-        rows = connection.execute(query).all()
+        rows = connection.execute(edges_query(connection, digests, up)).all()
     return sorted(Edge(made.hex(), role, source.hex(), activity.hex()) for made, role, source, activity in rows)
+
+
+def edges_query(connection: Connection, digests: Iterable[str], up: bool) -> Select[Any]:
+    """Return the statement for `edges`: product, role, input and activity, digests as bytes."""
+    near = MAKINGS.c.entity if up else EDGES.c.input
+    reached_ = _closure(list(numbers(connection, _hex(digests)).values()), up).cte("found")
+    return (
+        select(MADE.c.digest, EDGES.c.role, SOURCE.c.digest, ACTIVITIES.c.digest)
+        .join_from(EDGES, MAKINGS, MAKINGS.c.id == EDGES.c.making)
+        .join(reached_, reached_.c.id == near)
+        .join(MADE, MADE.c.id == MAKINGS.c.entity)
+        .join(SOURCE, SOURCE.c.id == EDGES.c.input)
+        .join(RECORDINGS, RECORDINGS.c.id == MAKINGS.c.recording)
+        .join(ACTIVITIES, ACTIVITIES.c.id == RECORDINGS.c.activity)
+    )
 
 
 def reached(engine: Engine, digests: Iterable[str], up: bool) -> set[str]:

@@ -62,10 +62,25 @@ def _record(engine: Engine, entries: Sequence[Lineage], producer: Producer) -> N
         number_of = numbers(connection, wanted)
         _refuse_dangling(ordered, number_of, producer)
         lock(connection, RECORDINGS)
-        activity = connection.execute(
-            select(ACTIVITIES.c.id, ACTIVITIES.c.record_digest).where(ACTIVITIES.c.digest == bytes.fromhex(producer.id))
-        ).one()
+        activity = _activity(connection, producer)
         _append_makings(connection, ordered, number_of, activity.id, activity.record_digest)
+
+
+def record_activity(engine: Engine, producer: Producer) -> None:
+    """Record an activity that made nothing, once: its recording is empty, and the chain holds it."""
+    with transaction(engine, writes=True) as connection:
+        insert(connection, ACTIVITIES, [_activity_row(producer)])
+        lock(connection, RECORDINGS)
+        activity = _activity(connection, producer)
+        known = select(RECORDINGS.c.id).where(RECORDINGS.c.activity == activity.id).limit(1)
+        if connection.execute(known).first() is None:
+            _append_recording(connection, activity.id, activity.record_digest, [], {})
+
+
+def _activity(connection: Connection, producer: Producer) -> Any:
+    """Return number and record digest of an activity that is on record."""
+    query = select(ACTIVITIES.c.id, ACTIVITIES.c.record_digest)
+    return connection.execute(query.where(ACTIVITIES.c.digest == bytes.fromhex(producer.id))).one()
 
 
 def numbers(connection: Connection, digests: Iterable[str]) -> dict[str, int]:

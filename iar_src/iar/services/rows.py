@@ -12,6 +12,7 @@ from iar.methods.chat import encode_prompt, end_of_turn, template_hash
 from iar.methods.objectives import Passage, reconstruction_rows
 from iar.methods.passages import fitting_parts
 from iar.records import Example, Reject, write_json, write_records
+from iar.services.example_sets import EXAMPLE_SET, write_examples
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -71,8 +72,11 @@ def prepare(
     sequence_length: int,
     out: Path,
     counts: Mapping[str, int] | None = None,
+    writers: Mapping[str, str] | None = None,
 ) -> list[TokenRow]:
-    """Tokenise, write `card.json` with `counts` beside its own and `rejects.jsonl` under `out`, and return the rows.
+    """Tokenise, write `card.json` with `counts`, `rejects.jsonl` and `examples.jsonl`, and return the rows.
+
+    `writers`: who wrote the targets, as `write_examples` takes it.
 
     Raises UserError where no row is left or more than MAX_DROPPED_SHARE of the examples are dropped.
     """
@@ -84,7 +88,9 @@ def prepare(
             f"{len(rejects)} of {len(examples)} training rows do not fit sequence_length {sequence_length} "
             f"({reason}); raise sequence_length"
         )
-    write_json(out / "card.json", dataset_card(examples, rows, rejects, tokenizer) | dict(counts or {}))
+    card = dataset_card(examples, rows, rejects, tokenizer) | dict(counts or {})
+    card[EXAMPLE_SET] = write_examples(out, examples, rows, tokenizer, writers or {})
+    write_json(out / "card.json", card)
     return rows
 
 

@@ -33,6 +33,7 @@ RUN_TAG, STAGE_TAG, LOGGED_TAG, CONTENT_TAG = "iar.run_id", "iar.stage", "iar.lo
 CONTEXT_TAG = "mlflow.data.context"
 PARENT_TAG, NAME_TAG = "mlflow.parentRunId", "mlflow.runName"
 PIPELINE, REGISTER = "pipeline", "register"
+LOCAL_DATABASE = "mlflow.db"
 ALREADY_THERE = "RESOURCE_ALREADY_EXISTS"
 PARAM_CHARACTERS = 500
 DESCRIPTION_CHARACTERS = 5000
@@ -55,7 +56,7 @@ class Tracker:
         self._settings = run_file.register
         self._run_id = run_id
         self._state = state.resolve()
-        self._uri = self._settings.tracking_uri or f"sqlite:///{self._state / 'mlflow.db'}"
+        self._uri = self._settings.tracking_uri or f"{SQLITE}{self._state / LOCAL_DATABASE}"
         self._opened: MlflowClient | None = None
 
     @property
@@ -113,6 +114,17 @@ class Tracker:
                 version = self._new_version(name, folder, {**tags, CONTENT_TAG: content}, description)
             self._client().set_registered_model_alias(name, self._settings.alias, version)
         return version
+
+    def tag_values(self, tag: str) -> list[str]:
+        """Return what the runs of this pipeline run, and the versions that came of it, have under a tag, each once."""
+        with self._explained():
+            client = self._client()
+            known = client.get_experiment_by_name(self._settings.experiment)
+            tagged = self._runs({RUN_TAG: self._run_id}) if known else []
+            values = {run.data.tags.get(tag, "") for run in tagged}
+            versions = client.search_model_versions(f"tags.`{RUN_TAG}` = '{self._run_id}'")
+            values |= {version.tags.get(tag, "") for version in versions}
+        return sorted(values - {""})
 
     @contextmanager
     def opened(self) -> "Iterator[MlflowClient]":

@@ -6,20 +6,24 @@ from typing import Any
 
 from iar.records import Lineage, Outcome
 from iar.services.checkpoints import recorded_digest
+from iar.services.example_sets import EXAMPLE_SET, SEEN_AS, examples_entry
 from iar.services.telemetry import TrainingResult
 
 
 def training_outcome(out: Path, result: TrainingResult, parents: dict[str, Path], name: str) -> Outcome:
     """Describe the finished training under `out`."""
     card = json.loads((out / "card.json").read_text())
-    inputs = (("trained-from", recorded_digest(parents["start"])), ("trained-on", dataset_digest(parents["data"])))
+    data = dataset_digest(parents["data"])
+    seen = tuple(examples_entry(card[key], data) for key in (EXAMPLE_SET,) if key in card)
+    made_of = ("trained-from", recorded_digest(parents["start"])), ("trained-on", data)
+    inputs = made_of + tuple((SEEN_AS, one.digest) for one in seen)
     totals = {"steps": result.steps, "tokens": result.tokens, "target_tokens": result.target_tokens}
     setup = {"compute_dtype": result.compute_dtype, "engine": result.engine, "ranks": result.ranks}
     payload = totals | setup | {"template_sha256": card["template_sha256"]}
     return Outcome(
         metrics=totals | {"rows": card["rows"], "final_loss": result.final_loss} | performance(result),
         markdown=describe(result, card, name),
-        lineage=(Lineage("checkpoint", result.digest, name, payload, inputs),),
+        lineage=(*seen, Lineage("checkpoint", result.digest, name, payload, inputs)),
     )
 
 

@@ -4,7 +4,8 @@ STATE/artifacts/<task>/<key>/    finished; manifest.json was written last; relea
                                  since, because they can be rebuilt bit for bit
 STATE/work/<task>-<key>/         in progress; survives a kill, the same key continues there
 STATE/fetch/<task>-<key>/        on its way here from a store; survives a kill too
-STATE/runs/<run id>/             run.json, progress.jsonl, error.json, log.txt, tasks/<task>.json
+STATE/tries/                     notes of tries that run, or ended without a result and are not in the registry yet
+STATE/runs/<run id>/             run.json, run.yaml, progress.jsonl, error.json, log.txt, tasks/<task>.json
 """
 
 import json
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 MANIFEST, RELEASED = "manifest.json", "released.json"
 KEY_DIGITS = 16
+RUN_YAML = "run.yaml"
+"""In the folder of a run on this machine: the whole of its run file, overrides and defaults included."""
 TRAININGS = "trainings"
 STEPS = "steps.jsonl"
 """A training's log: losses, tokens and seconds of each step, so equal trainings differ in it."""

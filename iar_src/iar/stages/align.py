@@ -6,6 +6,7 @@ from pathlib import Path
 from iar.config import RunFile
 from iar.methods.objectives import answer_rows
 from iar.records import Outcome, QAPair, read_records
+from iar.services.example_sets import answered_by
 from iar.services.models import load_tokenizer
 from iar.services.oracle import open_oracle
 from iar.services.rows import prepare
@@ -22,7 +23,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
 
     tokenizer = load_tokenizer(inputs["base"])
     examples = list(answer_rows(pairs))
-    rows = prepare(examples, tokenizer, run_file.model.system_turn, settings.sequence_length, out)
+    writers = {"qa": answered_by(pairs)}
+    rows = prepare(examples, tokenizer, run_file.model.system_turn, settings.sequence_length, out, writers=writers)
     start = inputs["start"] / "checkpoint" if "start" in inputs else inputs["base"]
     place, update = context.training_place(out), context.progress.update
     training = partial(train, start, rows, settings, context.seed, out, update, context.platform, store=place)

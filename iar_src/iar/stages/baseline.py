@@ -35,6 +35,7 @@ from iar.services.baselines import TrainedTokens, trained_tokens, write_baseline
 from iar.services.checkpoints import recorded_digest
 from iar.services.decontamination import decontaminate, write_checks
 from iar.services.evaluations import general_evaluations, own_evaluation
+from iar.services.example_sets import EXAMPLE_SET, GIVEN, SYNTHETIC, answered_by, write_examples
 from iar.services.instructions import OBJECTIVE, general_examples
 from iar.services.merge_stream import merge_candidates
 from iar.services.models import load_tokenizer
@@ -129,11 +130,14 @@ def replay(task: Task) -> Outcome:
     epochs = [mixed_epoch(domain, general, settings.replay_share, seed, epoch) for epoch in range(align.epochs)]
     write_records(task.out / "replay-rejects.jsonl", [*leaks, *too_long])
     sources = [*answer_rows(task.pairs), *examples]
-    write_json(task.out / "card.json", dataset_card(sources, epochs[0], [*leaks, *too_long], tokenizer))
+    mixed = [row for rows in epochs for row in rows]
+    writers = {"qa": answered_by(task.pairs), OBJECTIVE: GIVEN}
+    card = dataset_card(sources, epochs[0], [*leaks, *too_long], tokenizer)
+    card[EXAMPLE_SET] = write_examples(task.out, sources, mixed, tokenizer, writers)
+    write_json(task.out / "card.json", card)
 
     once = align.model_copy(update={"epochs": 1})
     result = _train(task, task.base, visited_in_order(epochs, seed), once)
-    mixed = [row for rows in epochs for row in rows]
     facts = {"replay_share": general_share(mixed, OBJECTIVE), "general_rows": float(len(general))}
     return _finish(task, result, facts | {"leaks_dropped": float(len(leaks))})
 
@@ -154,7 +158,7 @@ def sdft(task: Task) -> Outcome:
     pairs = task.pairs
     rewrites = list(read_records(task.inputs["rewrites"] / "rewrites.jsonl", Rewrite))
     own = [replace(pair, answer=rewrite.answer) for pair, rewrite in zip(pairs, rewrites, strict=True)]
-    result = _train(task, task.base, _question_rows(task, own), task.run_file.align)
+    result = _train(task, task.base, _question_rows(task, own, SYNTHETIC), task.run_file.align)
     return _finish(task, result, acceptance(rewrites))
 
 
@@ -222,7 +226,7 @@ def _train(
     return train(start, rows, settings, context.seed, out, update, platform, lora, place, keep_masters)
 
 
-def _question_rows(task: Task, pairs: Sequence[QAPair]) -> list[TokenRow]:
+def _question_rows(task: Task, pairs: Sequence[QAPair], writer: str = "") -> list[TokenRow]:
     settings = task.run_file.align
     return prepare(
         list(answer_rows(pairs)),
@@ -230,6 +234,7 @@ def _question_rows(task: Task, pairs: Sequence[QAPair]) -> list[TokenRow]:
         task.run_file.model.system_turn,
         settings.sequence_length,
         task.out,
+        writers={"qa": writer or answered_by(pairs)},
     )
 
 
@@ -272,9 +277,9 @@ def _finish(
     write_baseline(task.out, Baseline(name, spent.tokens, spent.target_tokens, facts))
     outcome = training_outcome(task.out, result, parents, name)
     told = ", ".join(f"{fact.replace('_', ' ')} {value:.4g}" for fact, value in facts.items())
-    (entry,) = outcome.lineage
+    *seen, entry = outcome.lineage
     return Outcome(
         metrics=outcome.metrics | facts,
         markdown=f"{outcome.markdown}\n\n{told}",
-        lineage=(replace(entry, payload=entry.payload | {"recipe": name} | facts),),
+        lineage=(*seen, replace(entry, payload=entry.payload | {"recipe": name} | facts)),
     )

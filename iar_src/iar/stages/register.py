@@ -10,11 +10,14 @@ from iar.records import Candidate, Lineage, Outcome, QAPair, Selection, from_jso
 from iar.report.card import model_card, summary, write_card
 from iar.report.data import collect, results_json
 from iar.report.html import write_report
+from iar.report.lineage_page import write_lineage_page
 from iar.services.candidates import weights_present
 from iar.services.checkpoints import recorded_digest
+from iar.services.lineage import Row, render_upstream
 from iar.services.linked_runs import link_version
 from iar.services.linking import link_tree
 from iar.services.model_format import add_model_format
+from iar.services.registry_heads import head_tag
 from iar.services.test_lock import TAKEN_BEFORE
 from iar.services.tracking import Tracker
 from iar.services.workspace import Context
@@ -23,7 +26,7 @@ RESULTS, PLOT, MODEL = "results.json", "frontier.png", "model"
 
 
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
-    """Write `report.html`, `frontier.png` and `results.json`; with a pick also `model/`, registered under the alias.
+    """Write `report.html`, `lineage.html`, `frontier.png` and `results.json`; with a pick `model/`, registered too.
 
     `model/` is a Hugging Face folder and an MLflow model, with a model card.
 
@@ -35,11 +38,13 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     report = collect(inputs, run_file, context.run_id)
     results = results_json(report)
     write_json(out / RESULTS, results)
-    page = write_report(out, report)
+    rows = _upstream(context, selection.candidate_digest if selection.pick else decision)
+    lineage = [write_lineage_page(out, rows, context.run_id)] if rows else []
+    page = write_report(out, report, lineage[0].name if lineage else "")
     context.progress.update(1, 3, "report")
 
     tracker = Tracker(run_file, context.run_id, context.state)
-    for path in (page, out / PLOT, out / RESULTS):
+    for path in (page, *lineage, out / PLOT, out / RESULTS):
         tracker.log_report(path)
     context.progress.update(2, 3, "tracking")
 
@@ -54,7 +59,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     _complete(out / MODEL, card, inputs["data"], run_file)
     model = digest_json({"weights": selection.candidate_digest, "decision": decision})
     taken_before = results["taken_before"]
-    tags = _tags(selection, decision, model, context.run_id, taken_before)
+    tags = _tags(selection, decision, model, context.run_id, taken_before) | _head(context)
     version = tracker.register_model(out / MODEL, tags, summary(card))
     _link_version(context, model, tracker.uri, run_file.register.model_name, version)
     context.progress.update(3, 3, "registered")
@@ -67,6 +72,23 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
             _report_entry(page, context, ("decision", decision), ("model", model)),
         ),
     )
+
+
+def _upstream(context: Context, digest: str) -> list[Row]:
+    """Return what an entry was made from, as the registry has it now; [] where it does not know the entry."""
+    registry = context.registry()
+    try:
+        return render_upstream(registry, digest) if registry.labels([digest]) else []
+    finally:
+        registry.close()
+
+
+def _head(context: Context) -> dict[str, str]:
+    registry = context.registry()
+    try:
+        return head_tag(registry)
+    finally:
+        registry.close()
 
 
 def _link_version(context: Context, model: str, uri: str, name: str, version: str) -> None:
