@@ -33,6 +33,7 @@ from iar.services.dataset_lineage import (
 )
 from iar.services.registry_records import DRAWN_FROM
 
+RETAINS = "retains"  # the role of a dataset whose validation questions this one asks again
 LOCKED = ("question", "answer", "key", "aliases", "anchor")
 DIGEST_BYTES = 32
 
@@ -58,7 +59,7 @@ class Grouped(Generic[Own]):
 
 @dataclass(frozen=True)
 class Contents:
-    """What a dataset is made of, all in the order of the documents."""
+    """What a dataset is made of, all in the order of the documents; `retains` are the datasets of earlier sets."""
 
     documents: Iterable[Document]
     sources: Iterable[SourceFacts]
@@ -69,6 +70,7 @@ class Contents:
     retellings: Grouped[Retelling]
     counts: dict[str, int]
     split_salt: str
+    retains: tuple[str, ...] = ()
 
 
 def write_lineage(path: Path, made: Contents, rejects: Path, dropped: Mapping[tuple[str, str], int]) -> list[Lineage]:
@@ -93,7 +95,8 @@ def write_lineage(path: Path, made: Contents, rejects: Path, dropped: Mapping[tu
         left_out = rejects_entry(rejects, dropped, digest)
         inside = tuple(("contains", one) for one in _each(contents))
         drawn = tuple((DRAWN_FROM, one) for one in _each(bytes(found.documents)))
-        entries.write([*both, *teachers, replace(dataset, inputs=(*inside, *drawn, *written)), left_out])
+        kept = tuple((RETAINS, one) for one in made.retains)
+        entries.write([*both, *teachers, replace(dataset, inputs=(*inside, *drawn, *written, *kept)), left_out])
     return [*teachers, dataset, left_out]
 
 

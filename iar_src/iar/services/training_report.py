@@ -8,11 +8,16 @@ from iar.records import Lineage, Outcome
 from iar.services.checkpoints import recorded_digest
 from iar.services.telemetry import TrainingResult
 
+BUILT_ON = "built-on"  # the role of theta_IA of the run that another is built on
 
-def training_outcome(out: Path, result: TrainingResult, parents: dict[str, Path], name: str) -> Outcome:
-    """Describe the finished training under `out`."""
+
+def training_outcome(
+    out: Path, result: TrainingResult, parents: dict[str, Path], name: str, built_on: bool = False
+) -> Outcome:
+    """Describe the finished training under `out`; `built_on`: its start is what an earlier run came to."""
     card = json.loads((out / "card.json").read_text())
-    inputs = (("trained-from", recorded_digest(parents["start"])), ("trained-on", dataset_digest(parents["data"])))
+    start = recorded_digest(parents["start"])
+    inputs = (("trained-from", start), ("trained-on", dataset_digest(parents["data"])), *[(BUILT_ON, start)] * built_on)
     totals = {"steps": result.steps, "tokens": result.tokens, "target_tokens": result.target_tokens}
     setup = {"compute_dtype": result.compute_dtype, "engine": result.engine, "ranks": result.ranks}
     payload = totals | setup | {"template_sha256": card["template_sha256"]}
