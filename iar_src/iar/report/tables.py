@@ -90,18 +90,20 @@ def looks_cells(models: Sequence[Mapping[str, Any]]) -> list[str]:
 
     [] where an older version scored.
     """
+    columns = columns_of(models)
     looks = {
-        key: max((model[key].get("looks", 0) for model in models if key in model), default=0) for key, _ in COLUMNS
+        key: max((model[key].get("looks", 0) for model in models if key in model), default=0) for key, _ in columns
     }
-    return [str(looks[key]) if looks[key] else "-" for key, _ in COLUMNS] if any(looks.values()) else []
+    return [str(looks[key]) if looks[key] else "-" for key, _ in columns] if any(looks.values()) else []
 
 
 def looks_lines(results: Mapping[str, Any]) -> list[str]:
     """Return a line a split: how many models were scored on each set so far."""
     lines = []
     for split in ("test", "validation"):
-        cells = looks_cells([model for model in results.get("models", ()) if model["split"] == split])
-        each = [f"{title} {cell}" for (_, title), cell in zip(COLUMNS, cells, strict=False) if cell != "-"]
+        models = [model for model in results.get("models", ()) if model["split"] == split]
+        named = zip(columns_of(models), looks_cells(models), strict=False)
+        each = [f"{title} {cell}" for (_, title), cell in named if cell != "-"]
         lines += [f"Models scored so far on each set, {split}: {', '.join(each)}."] if each else []
     return lines
 
