@@ -16,9 +16,10 @@ def align(
     task_config: dsl.TaskConfig,
     name: str,
     start: str = "",
+    earlier: str = "",
 ) -> str:
-    """Train answers to the questions, from `start` or, without it, from theta_0 (vanilla)."""
+    """Train answers to the questions, from `start` or, without it, from where Inject starts (vanilla)."""
     from iar.services.task_process import run_component
 
-    inputs = {"data": data, "base": base, "start": start}
+    inputs = {"data": data, "base": base, "start": start, "earlier": earlier}
     return run_component("align", run_file, inputs, metrics, summary, name=name, task_config=vars(task_config), job=job)

@@ -19,6 +19,7 @@ def judge_eval(
     baselines: list[str] = [],  # noqa: B006
     pruned: str = "",
     inject: str = "",
+    earlier: str = "",
 ) -> str:
     """Score models on the validation questions and the general suites."""
     from iar.services.task_process import run_component
@@ -26,5 +27,6 @@ def judge_eval(
     inputs = {
         "data": data, "base": base, "candidates": candidates, "vanilla": vanilla, "tuned": tuned,
         "baselines": baselines, "pruned": pruned, "inject": inject,
+        "earlier": earlier,
     }  # fmt: skip
     return run_component("judge_eval", run_file, inputs, metrics, summary, name=name)

@@ -20,6 +20,7 @@ def locked_test(
     summary: dsl.Output[dsl.Markdown],
     baselines: list[str] = [],  # noqa: B006
     baseline_scores: str = "",
+    earlier: str = "",
 ) -> str:
     """Score the pick and the references once on the locked test questions."""
     from iar.services.task_process import run_component
@@ -27,6 +28,6 @@ def locked_test(
     inputs = {
         "data": data, "selector": selector, "base": base, "vanilla": vanilla, "tuned": tuned,
         "references": references, "candidates": candidates, "scores": scores,
-        "baselines": baselines, "baseline_scores": baseline_scores,
+        "baselines": baselines, "baseline_scores": baseline_scores, "earlier": earlier,
     }  # fmt: skip
     return run_component("locked_test", run_file, inputs, metrics, summary)

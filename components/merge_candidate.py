@@ -15,9 +15,10 @@ def merge_candidate(
     name: str,
     shard: int,
     shards: int,
+    earlier: str = "",
 ) -> str:
     """Merge one part of the candidate grid."""
     from iar.services.task_process import run_component
 
-    inputs = {"base": base, "tuned": tuned}
+    inputs = {"base": base, "tuned": tuned, "earlier": earlier}
     return run_component("merge_candidate", run_file, inputs, metrics, summary, name=name, shard=shard, shards=shards)

@@ -12,8 +12,10 @@ def qa_gather(
     lessons: list[str],
     metrics: dsl.Output[dsl.Metrics],
     summary: dsl.Output[dsl.Markdown],
+    earlier: str = "",
 ) -> str:
     """Turn what the shards made into one dataset, the same as a single task would have made."""
     from iar.services.task_process import run_component
 
-    return run_component("qa_build", run_file, {"documents": documents, "lessons": lessons}, metrics, summary)
+    inputs = {"documents": documents, "lessons": lessons, "earlier": earlier}
+    return run_component("qa_build", run_file, inputs, metrics, summary)

@@ -24,6 +24,7 @@ def register(
     frontier: dsl.Output[dsl.HTML],
     baselines: list[str] = [],  # noqa: B006
     baseline_scores: str = "",
+    earlier: str = "",
 ) -> str:
     """Write the report and register the pick."""
     from iar.services.task_process import run_component
@@ -31,6 +32,6 @@ def register(
     inputs = {
         "data": data, "base": base, "inject": inject, "vanilla": vanilla, "tuned": tuned, "references": references,
         "candidates": candidates, "scores": scores, "selector": selector, "locked_test": locked_test,
-        "baselines": baselines, "baseline_scores": baseline_scores,
+        "baselines": baselines, "baseline_scores": baseline_scores, "earlier": earlier,
     }  # fmt: skip
     return run_component("register", run_file, inputs, metrics, summary, page=page, frontier=frontier)

@@ -9,6 +9,7 @@ from kfp import compiler, dsl
 from iar.components.align import align
 from iar.components.base_model import base_model
 from iar.components.baseline import baseline
+from iar.components.earlier_run import earlier_run
 from iar.components.form import form
 from iar.components.inject import inject
 from iar.components.judge_eval import judge_eval
@@ -73,12 +74,14 @@ def build(settings: RunFile) -> Any:
             return made.outputs["Output"]
 
         base = task(base_model, "base-model")
+        # What the model has learned before; without it no task is given anything more.
+        earlier = {"earlier": task(earlier_run, "earlier-run", base=base)} if settings.run.on else {}
         # The questions depend on the model only where its tokens bound something.
         counted = {"base": base} if settings.qa_build.counts_tokens else {}
         # Processes of one task share a machine's cores; tasks share a cluster's machines.
         parts = settings.qa_build.shards if platform.backend == "kubeflow" else 1
         if parts == 1:
-            data = task(qa_build, "qa-build", **counted)
+            data = task(qa_build, "qa-build", **counted, **earlier)
         else:
             documents_read = task(qa_documents, "qa-documents")
             lessons = []
@@ -86,21 +89,22 @@ def build(settings: RunFile) -> Any:
                 name = f"qa-build-{shard}"
                 part = {"name": name, "shard": shard, "shards": parts}
                 lessons.append(task(qa_shard, name, documents=documents_read, **part, **counted))
-            data = task(qa_gather, "qa-build", documents=documents_read, lessons=lessons)
+            data = task(qa_gather, "qa-build", documents=documents_read, lessons=lessons, **earlier)
         common = {"data": data, "base": base}
 
-        injected = task(inject, "inject", **common)
+        injected = task(inject, "inject", **common, **earlier)
         tuned = task(align, "align", name="align", start=injected, **common)
-        vanilla = task(align, "vanilla", name="vanilla", **common)
+        vanilla = task(align, "vanilla", name="vanilla", **common, **earlier)
         trained = {"vanilla": vanilla, "tuned": tuned}
 
         name = "judge-eval-references"
-        references = task(judge_eval, name, name=name, inject=injected, **trained, **common)
+        references = task(judge_eval, name, name=name, inject=injected, **trained, **common, **earlier)
         candidates, scores = [], []
         for shard in range(1, shards + 1):
             name = f"merge-candidate-{shard}"
             part = {"name": name, "shard": shard, "shards": shards}
-            candidates.append(task(merge_candidate, name, base=base, tuned=tuned, **part))
+            changes = earlier if shard == 1 else {}  # one task compares those of the document sets
+            candidates.append(task(merge_candidate, name, base=base, tuned=tuned, **part, **changes))
         pruned = {"pruned": task(prune, "prune", candidates=candidates, **common)} if settings.select.prune_to else {}
         for shard, merged in enumerate(candidates, 1):
             name = f"judge-eval-candidates-{shard}"
@@ -125,6 +129,7 @@ def build(settings: RunFile) -> Any:
         pick = task(selector, "selector", data=data, **judged, **beside)
         if made:
             beside["baselines"] = made
+        beside |= earlier
         tested = task(locked_test, "locked-test", selector=pick, **judged, **trained, **common, **beside)
         outcome = {"inject": injected, "selector": pick, "locked_test": tested}
         task(register, "register", **outcome, **judged, **trained, **common, **beside)

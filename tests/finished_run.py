@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,9 +31,9 @@ PEOPLE = (
 )
 
 
-def write_documents(folder: Path) -> Path:
+def write_documents(folder: Path, people: Sequence[tuple[str, str, str, int, str]] = PEOPLE) -> Path:
     folder.mkdir()
-    for name, trade, town, year, work in PEOPLE:
+    for name, trade, town, year, work in people:
         (folder / f"{name.split()[0].lower()}.md").write_text(
             f"# {name}\n\n{name} was a {trade} from {town}. {name} was born in {year} and made {work}. "
             f"The workshop of {name} stood beside the harbour of {town}, and it burned down in {year + 41}.\n\n"

@@ -16,10 +16,12 @@ from iar.cli_options import (
     AsJson,
     Documents,
     MaybeRunPath,
+    On,
     Recipes,
     RunPath,
     Set,
     State,
+    built_on,
     check_namespace,
     check_output,
     load,
@@ -61,14 +63,19 @@ def root(
 
 @app.command()
 def run(
-    run_yaml: RunPath, set_: Set = None, recipes: Recipes = None, state: State = None, as_json: AsJson = False
+    run_yaml: RunPath,
+    on: On = None,
+    set_: Set = None,
+    recipes: Recipes = None,
+    state: State = None,
+    as_json: AsJson = False,
 ) -> None:
     """Run the whole pipeline. What is finished already is reused."""
     from iar.console import open_console, print_check, print_results, provenance
     from iar.services import doctor, local_run
     from iar.services.progress_view import terminal_view
 
-    overrides = with_recipes(set_, recipes)
+    overrides = built_on(run_yaml, with_recipes(set_, recipes), on, state)
     run_file = load(run_yaml, overrides, state)
     notes = open_console(stderr=as_json)
     for warning in doctor.preflight(run_file):

@@ -20,6 +20,12 @@ Recipes = Annotated[
     str | None,
     typer.Option("--recipes", metavar="A,B,...", help="Controls and baselines beside the method: sdft,replay,..."),
 ]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on", metavar="RUN", help="Build on a finished run: its run file, or its id. Keeps what it learned in sight."
+    ),
+]
 State = Annotated[Path | None, typer.Option("--state", help="State folder instead of run.state.")]
 Documents = Annotated[
     Path | None,
@@ -51,6 +57,17 @@ def with_recipes(overrides: list[str] | None, recipes: str | None) -> list[str]:
         return overrides or []
     names = ", ".join(json.dumps(name.strip()) for name in recipes.split(",") if name.strip())
     return [*(overrides or []), f"baselines.recipes=[{names}]"]
+
+
+def built_on(path: Path, overrides: list[str], on: str | None, state: Path | None) -> list[str]:
+    """Return the overrides with that of the earlier run behind them. Raises UserError where it is not finished."""
+    if on is None:
+        return overrides
+    from iar.services.earlier_runs import named_run
+
+    # Only the state folder is asked for here, and a floor on retention needs the run that is still to be named.
+    run_file = load(path, [*overrides, "select.floors={}"], state)
+    return [*overrides, f"run.on={named_run(on, run_file)}"]
 
 
 def state_folder(run_file: "RunFile | None", state: Path | None) -> Path:

@@ -28,9 +28,16 @@ ALIAS = r"[a-z][a-z0-9-]{0,254}"
 NOT_AN_ALIAS = r"latest|v\d+"
 RewriteKind = Literal["skeleton", "outline", "summary"]
 Augmentation = Literal["paraphrase", "relations"]
-Metric = Literal["domain", "general", "ifeval", "mmlu", "msbench"]
+Metric = Literal["domain", "general", "ifeval", "mmlu", "msbench", "retention"]
 Points = Annotated[float, Field(ge=0, le=100)]
 RecipeName = Literal["vanilla-sft", "cpt-sft", "budget-match", "replay", "lora", "sdft", "fapm"]
+# A finished run and the SHA-256 of its theta_IA.
+BUILT_ON = r"(?P<run>[a-z0-9][a-z0-9-]{0,40}-[0-9a-f]{10})@(?P<digest>[0-9a-f]{64})"
+
+
+# A key that came later and stands at its default is no part of a run file's text: older runs keep their identity.
+def _unset(value: Any) -> bool:
+    return not value
 
 
 class Section(BaseModel):
@@ -150,6 +157,22 @@ class RunSection(Section):
     rerun: Annotated[int, Field(ge=0, le=MOST)] = Field(
         0, description="On a cluster: raise it to start the same run once more; not part of the digest."
     )
+    on: str = Field(
+        "",
+        exclude_if=_unset,
+        description="A finished run of this state folder that this one is built on ([rolling.md](rolling.md)), as "
+        "RUN-ID@SHA-256 of its theta_IA, which `iar run --on` writes; empty = from theta_0.",
+    )
+
+    @field_validator("on")
+    @classmethod
+    def _on_names_weights(cls, on: str) -> str:
+        if on and not re.fullmatch(BUILT_ON, on):
+            raise ValueError(
+                "must be RUN-ID@SHA-256 of that run's theta_IA; leave it out and name the run at the command: "
+                "iar run RUN.yaml --on RUN-ID"
+            )
+        return on
 
     @field_validator("store")
     @classmethod
@@ -424,11 +447,6 @@ class BaselinesSection(Section):
         return tuple(name for name in get_args(RecipeName) if name in recipes)
 
 
-# A key that came later and stands at its default is no part of a run file's text: older runs keep their identity.
-def _unset(value: Any) -> bool:
-    return not value
-
-
 BLOCKS = re.compile(r"(\d{1,4})-(\d{1,4})|rest")
 
 
@@ -659,7 +677,9 @@ class SelectSection(Section):
         "0 = all, as the rule asks for.",
     )
     floors: dict[Metric, Points] = Field(
-        {}, description="Least points of the pick by metric, such as {ifeval: 40}; {} = none beyond the rule's own."
+        {},
+        description="Least points of the pick by metric, such as {ifeval: 40}; in a run on another also retention; "
+        "{} = none beyond the rule's own.",
     )
 
 
@@ -881,6 +901,34 @@ class RunFile(Section):
             raise ValueError(
                 f"evaluate.engine.reload {server.reload} with backend {self.platform.backend}: tasks that run side by "
                 "side would exchange each other's weights; write {model} or {folder} into engine.model instead"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _retention_needs_an_earlier_run(self) -> Self:
+        if "retention" in self.select.floors and not self.run.on:
+            raise ValueError(
+                "select.floors names retention, which is measured only in a run on another; give iar run --on RUN-ID, "
+                "or leave that floor out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _baselines_start_from_theta_0(self) -> Self:
+        others = [name for name in self.baselines.recipes if name != "vanilla-sft"]
+        if self.run.on and others:
+            raise ValueError(
+                f"baselines.recipes {', '.join(others)} with run.on: they start from theta_0 and never learn the "
+                "earlier documents, so they would be compared unfairly; leave them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _earlier_run_is_in_reach(self) -> Self:
+        if self.run.on and self.platform.backend == "kubeflow" and not self.platform.pool.state_claim:
+            raise ValueError(
+                f"run.on {self.run.on.partition('@')[0]} with backend kubeflow and no platform.pool.state_claim: the "
+                "tasks find an earlier run only on the volume that has its state; name that claim, or leave run.on out"
             )
         return self
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from iar.services.findings import Check
 
-SUITES = ("domain", "ifeval", "mmlu", "msbench", "general")
-TITLES = ("Domain", "IFEval", "MMLU", "MSBench", "General")
 MARKS = {"pass": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -48,13 +46,17 @@ def plain_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
 
 def print_results(console: "Console", results: dict[str, Any]) -> None:
     """Print the result table of a finished run, in points with 95 % intervals, and the pick."""
+    from iar.report.tables import columns_of
+
     models, pick = results.get("models", []), results.get("pick", "")
+    columns = columns_of(models)
     rows = [
-        [model["id"] + (" (pick)" if model["id"] == pick else ""), model.get("split", ""), *_scores(model)]
+        [model["id"] + (" (pick)" if model["id"] == pick else ""), model.get("split", ""), *_scores(model, columns)]
         for model in models
     ]
     chosen = [number for number, model in enumerate(models) if model["id"] == pick and model.get("split") == "test"]
-    print_table(console, ("Model", "Split", *TITLES), rows, bold=chosen[0] if chosen else -1)
+    titles = ("Model", "Split", *(title for _, title in columns))
+    print_table(console, titles, rows, bold=chosen[0] if chosen else -1)
     wish = results.get("preferred", "")
     by = f", by {wish}" * bool(wish)
     console.print(f"Pick: {pick}{by}" if pick else f"Pick: none, no candidate was feasible{by}", markup=False)
@@ -101,8 +103,8 @@ def _difference(score: dict[str, Any]) -> str:
     return f"{score['points']:+.1f} [{score['low']:+.1f}, {score['high']:+.1f}]"
 
 
-def _scores(model: dict[str, Any]) -> list[str]:
-    return [_interval(model.get(suite)) for suite in SUITES]
+def _scores(model: dict[str, Any], columns: Sequence[tuple[str, str]]) -> list[str]:
+    return [_interval(model.get(suite)) for suite, _ in columns]
 
 
 def _interval(score: dict[str, Any] | None) -> str:

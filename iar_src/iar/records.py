@@ -96,6 +96,30 @@ class CrossDocumentPair(QAPair):
 
 
 @dataclass(frozen=True)
+class RetainedPair(QAPair):
+    """A validation question about an earlier document set, that of the run `run_id`, with which the id begins."""
+
+    run_id: str
+
+
+RETENTION = "retention"
+"""The suite of these questions: what a model retains of the earlier sets."""
+
+
+@dataclass(frozen=True)
+class EarlierSet:
+    """A document set that a model had learned before: its run, the SHA-256 of theta_IA then and of the dataset.
+
+    `validation` counts its validation questions.
+    """
+
+    run_id: str
+    checkpoint_digest: str
+    dataset_digest: str
+    validation: int
+
+
+@dataclass(frozen=True)
 class RewriteInput:
     """What a rewrite row shows of a document: kind is skeleton, outline or summary."""
 
@@ -470,6 +494,19 @@ class LayerFacts:
     changed_share: float
     distance_to_base: float
     distance_to_tuned: float
+
+
+@dataclass(frozen=True)
+class DeltaFacts:
+    """The changes of several document sets, oldest first, in a part of the model: `group` is "model", "outside" or the
+    number of a block. `norms` are ||Delta_k||, `cosines` those of the pairs (1, 2), (1, 3), (2, 3), ...; 0 where a
+    norm is.
+    """
+
+    group: str
+    elements: int
+    norms: tuple[float, ...]
+    cosines: tuple[float, ...]
 
 
 @dataclass(frozen=True)

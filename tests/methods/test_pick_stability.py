@@ -83,3 +83,16 @@ def test_unscored_items_leave_the_mean_of_their_model() -> None:
 def test_other_items_than_those_of_vanilla_are_refused() -> None:
     with pytest.raises(ValueError, match="a was asked other items of domain than vanilla"):
         shares({"a": items("a", 0.5)[1:]}, items("vanilla", 0.5))
+
+
+def test_a_floor_on_retention_counts_in_every_resample_and_moves_no_other_draw() -> None:
+    def asked(model: str, right: float, general: float, retained: float) -> list[ItemScore]:
+        kept = [ItemScore(model, "retention", f"r-{n}", float(n < 40 * retained), "") for n in range(40)]
+        return [*items(model, right, general), *kept]
+
+    candidates = {"a": asked("a", 0.9, 0.6, 0.5), "b": asked("b", 0.5, 0.9, 1.0)}
+    vanilla = asked("vanilla", 0.2, 0.5, 0.5)
+    floor = shares(candidates, vanilla, Rule(1.0, "domain", {"retention": 90.0}))
+    assert floor.wins == {"a": 0.0, "b": 1.0}
+    without = {name: [one for one in own if one.suite != "retention"] for name, own in candidates.items()}
+    assert shares(candidates, vanilla) == shares(without, [one for one in vanilla if one.suite != "retention"])

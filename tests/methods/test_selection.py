@@ -1,6 +1,7 @@
 """The selection rule: a table for each branch, and agreement with a brute-force reading of the rule."""
 
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iar.methods.selection import PREFERENCES, Rule, Ruling, mark_duplicates, select
+from iar.records import ModelScores, SuiteScore
 from tests.methods.score_tables import Row, candidate, model_scores, table
 
 VANILLA = (40.0, (30.0, 30.0, 30.0))
@@ -374,3 +376,24 @@ def test_the_order_of_the_grid_decides_nothing_but_the_last_tie(
         for d, g, value in (by_name[pick] for pick in picks if pick)
     }
     assert len(alike) <= 1 and ("" not in picks or picks == {""})
+
+
+def with_retention(scores: ModelScores, points: float) -> ModelScores:
+    suite = SuiteScore("retention", points, points, points, 10, 0)
+    return replace(scores, suites=(*scores.suites, suite))
+
+
+def retained(floors: dict[str, float]) -> Ruling:
+    """Two candidates, the one with the better domain score retaining less of earlier documents."""
+    rows: list[Row] = [("forgets", 50.0, (40.0, 40.0, 40.0), 0.3), ("keeps", 45.0, (45.0, 45.0, 45.0), 0.5)]
+    scores, grid = table(*rows)
+    judged = [with_retention(one, points) for one, points in zip(scores, (10.0, 30.0), strict=True)]
+    return select(judged, with_retention(model_scores("vanilla", *VANILLA), 20.0), grid, Rule(TAU, "domain", floors))
+
+
+def test_retention_is_told_and_decides_only_where_a_floor_names_it() -> None:
+    plain, floored = retained({}), retained({"retention": 25.0})
+    assert (plain.pick, floored.pick) == ("forgets", "keeps")
+    assert verdict(plain, "forgets")[0].endswith("allowed -1.00; retention 10.00, -10.00 against vanilla")
+    assert verdict(floored, "forgets")[3] == "not picked: retention 10.00 below its floor of 25.00"
+    assert plain.front == floored.front and "retention" not in verdict(plain, "forgets")[1]

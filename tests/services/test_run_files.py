@@ -353,3 +353,31 @@ def test_a_budget_of_money_needs_a_price(tmp_path: Path) -> None:
 )
 def test_what_a_teacher_is_asked_for_is_checked_at_once(tmp_path: Path, section: str, message: str) -> None:
     assert message in error_of(tmp_path, BASE + section)
+
+
+ON = f"first-0123456789@{'a' * 64}"
+
+
+def test_a_run_on_another_is_another_run_and_one_from_theta_0_is_the_same_as_ever(tmp_path: Path) -> None:
+    plain, built_on = load(tmp_path, BASE), load(tmp_path, BASE, f"run.on={ON}")
+    assert "on" not in plain.model_dump(mode="json")["run"]
+    assert RunFile.model_validate_json(built_on.canonical()) == built_on and built_on.run.on == ON
+    assert built_on.digest != plain.digest
+    assert built_on.digest != load(tmp_path, BASE, f"run.on={ON[:-1]}b").digest
+    assert built_on.digest == load(tmp_path, BASE, f"run.on={ON}", "run.state=/elsewhere").digest
+
+
+def test_what_a_run_on_another_cannot_have_is_refused(tmp_path: Path) -> None:
+    said = error_of(tmp_path, BASE, "run.on=first-0123456789")
+    assert said.endswith(
+        "run.on: 'first-0123456789' must be RUN-ID@SHA-256 of that run's theta_IA; leave it out and name the run at "
+        "the command: iar run RUN.yaml --on RUN-ID"
+    )
+    floors = "select.floors={retention: 40}"
+    assert "measured only in a run on another; give iar run --on RUN-ID" in error_of(tmp_path, BASE, floors)
+    assert load(tmp_path, BASE, floors, f"run.on={ON}").select.floors == {"retention": 40}
+    said = error_of(tmp_path, BASE, f"run.on={ON}", "baselines.recipes=[lora, vanilla-sft]")
+    assert "baselines.recipes lora with run.on: they start from theta_0" in said
+    cluster = ("platform.backend=kubeflow", "platform.pool.state_claim=''", "run.store=s3://bucket/x")
+    said = error_of(tmp_path, BASE, f"run.on={ON}", *cluster)
+    assert "run.on first-0123456789 with backend kubeflow and no platform.pool.state_claim" in said

@@ -1,5 +1,6 @@
 """From replies to scores: what counts for what, what is shown beside it, what is not done twice."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,11 +9,20 @@ from typing import Any, ClassVar
 import pytest
 
 from iar.errors import PermanentError, TemporaryError
-from iar.records import EvalItem, ItemScore, ModelScores, Reply, from_json, read_records
+from iar.records import (
+    EvalItem,
+    ItemScore,
+    ModelScores,
+    Reply,
+    RetainedPair,
+    from_json,
+    read_records,
+    write_records,
+)
 from iar.services.judges import Judged, open_judges, read_votes
 from iar.services.scoring import Examination, general_results, item_score, score_model
 from iar.services.subjects import Subject
-from iar.services.suites import domain_items, load_suites
+from iar.services.suites import domain_items, load_suites, retention_items
 from tests.examination import examination_run_file, questions
 
 ANSWERS = {
@@ -87,8 +97,6 @@ def test_the_files_of_a_model_tell_the_whole_story(examination: Examination, tmp
     votes = read_votes(tmp_path / "m" / "votes.parquet")
     assert {one.vote.suite for one in votes} == {"domain", "msbench"}
     assert all(one.vote.judge.startswith("rule:") and one.prompt_hash for one in votes)
-    import json
-
     assert from_json(ModelScores, json.loads((tmp_path / "m" / "scores.json").read_text())) == scores
     parts = json.loads((tmp_path / "m" / "breakdown.json").read_text())
     assert [(one["group"], one["points"], one["count"]) for one in parts["domain"]["question_type"]] == [
@@ -153,3 +161,28 @@ def test_a_judged_item_keeps_how_it_was_settled(score: float | None, note: str) 
     item = EvalItem("q", "domain", "Who?", 4, {"reference": "x"})
     settled = {"q": Judged(score, note, third=True)}
     assert item_score("m", item, Reply("q", "x", 1, False), settled) == ItemScore("m", "domain", "q", score, note)
+
+
+def test_retention_is_judged_as_the_domain_is_and_told_apart_by_earlier_run(
+    examination: Examination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = [
+        RetainedPair(**vars(pair) | {"id": f"first-{n}/{pair.id}", "run_id": f"first-{n}"})
+        for n, pair in enumerate(questions("validation"))
+    ]
+    write_records(tmp_path / "retention.jsonl", kept)
+    for pair in kept:
+        monkeypatch.setitem(ANSWERS, pair.id, ANSWERS[pair.id.partition("/")[2]])
+    suites = {**examination.suites, **retention_items(tmp_path, examination.run_file)}
+    asked = replace(examination, suites=suites)
+    scores, plain = score_model(SUBJECT, asked, tmp_path / "m"), score_model(SUBJECT, examination, tmp_path / "p")
+    assert scores.suite("retention").points == scores.domain == 50
+    assert (scores.domain, scores.general) == (plain.domain, plain.general)
+    parts = json.loads((tmp_path / "m" / "breakdown.json").read_text())["retention"]["earlier_run"]
+    assert [(one["group"], one["points"]) for one in parts] == [("first-0", 100), ("first-1", 0)]
+    # The same questions at the locked test: replies and votes of the same weights are taken over.
+    found = general_results(SUBJECT, [tmp_path / "nowhere", tmp_path])
+    assert not found.replies  # of another folder name
+    found = general_results(replace(SUBJECT, model="m"), [tmp_path])
+    assert {reply.item_id for reply in found.replies} >= {pair.id for pair in kept}
+    assert not any(reply.item_id.startswith("validation") for reply in found.replies)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from iar.methods.selection import GENERAL_SUITES, Metrics, Rule, decide, entry
-from iar.records import ItemScore, PickStability
+from iar.records import RETENTION, ItemScore, PickStability
 
 if TYPE_CHECKING:
     import numpy
@@ -48,10 +48,13 @@ def _resampled(models: Mapping[str, Sequence[ItemScore]], resamples: int, seed: 
     import numpy as np
 
     generator = np.random.default_rng(seed)
-    means_SRM = [_resampled_means(_points(models, suite), resamples, generator) for suite in SUITES]
-    general_RM = np.mean(means_SRM[1:], axis=0)
+    # Last, so that the draws of the others are the same with and without it.
+    beside = [RETENTION] if any(item.suite == RETENTION for item in models["vanilla"]) else []
+    means_SRM = [_resampled_means(_points(models, suite), resamples, generator) for suite in (*SUITES, *beside)]
+    general_RM = np.mean(means_SRM[1 : len(SUITES)], axis=0)
     named = np.stack([means_SRM[0], general_RM, *means_SRM[1:]], axis=-1).tolist()
-    return [[dict(zip(("domain", "general", *GENERAL_SUITES), row, strict=True)) for row in rows] for rows in named]
+    names = ("domain", "general", *GENERAL_SUITES, *beside)
+    return [[dict(zip(names, row, strict=True)) for row in rows] for rows in named]
 
 
 def _points(models: Mapping[str, Sequence[ItemScore]], suite: str) -> "NDArray[numpy.float64]":

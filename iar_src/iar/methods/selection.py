@@ -8,15 +8,15 @@ front; the fourth takes a point of it, by the preference of the rule or by anoth
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from iar.records import Candidate, CandidateVerdict, ModelScores
+from iar.records import RETENTION, Candidate, CandidateVerdict, ModelScores
 
 GENERAL_SUITES = ("ifeval", "mmlu", "msbench")
-METRICS = ("domain", "general", *GENERAL_SUITES)
 LETTERS = {"domain": "D", "general": "G"}
 VERSION = 1
 
 Metrics = Mapping[str, float]
-"""Points of one model by the names in METRICS."""
+"""Points of one model: domain, general, the three suites; in a run on another also retention, which is no part of G and
+of the rule only where a floor names it."""
 Judgement = tuple[bool, str]
 """Whether a candidate is kept at a step, and why."""
 
@@ -143,15 +143,15 @@ def decide(entries: Sequence[Entry], rule: Rule) -> tuple[str, tuple[str, ...], 
 
 def metrics_of(scores: ModelScores) -> Metrics:
     """Return the points of a model that the rule compares."""
-    suites = {name: scores.suite(name).points for name in GENERAL_SUITES}
+    suites = {one.suite: one.points for one in scores.suites if one.suite in (*GENERAL_SUITES, RETENTION)}
     return {"domain": scores.domain, "general": scores.general} | suites
 
 
 def entry(name: str, metrics: Metrics, vanilla: Metrics, value: float, order: int) -> Entry:
     """Return what the rule compares of one candidate."""
     # Scores are ratios of small integers: 9 digits take away float noise, which must not decide a comparison.
-    points = {metric: round(metrics[metric], 9) for metric in METRICS}
-    gains = {metric: round(metrics[metric] - vanilla[metric], 9) for metric in METRICS}
+    points = {metric: round(value, 9) for metric, value in metrics.items()}
+    gains = {metric: round(value - vanilla[metric], 9) for metric, value in metrics.items()}
     return Entry(name, points, gains, value, order)
 
 
@@ -180,7 +180,14 @@ def _domain_floor(one: Entry, tolerance: float) -> Judgement:
     gain = one.gains["domain"]
     kept = gain >= -tolerance
     numbers = f"D {one.domain:.2f}, {gain:+.2f} against vanilla, allowed {-tolerance:+.2f}"
-    return kept, f"{'kept' if kept else 'dropped'}: {numbers}"
+    return kept, f"{'kept' if kept else 'dropped'}: {numbers}{_retained(one)}"
+
+
+def _retained(one: Entry) -> str:
+    """Say what is retained of earlier document sets, beside a reason in which it plays no part; "" without any."""
+    if RETENTION not in one.metrics:
+        return ""
+    return f"; retention {one.metrics[RETENTION]:.2f}, {one.gains[RETENTION]:+.2f} against vanilla"
 
 
 def _general_floor(one: Entry, tolerance: float) -> Judgement:

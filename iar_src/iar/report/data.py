@@ -37,6 +37,7 @@ from iar.report.diagnostics import Diagnostics, read_diagnostics
 from iar.report.evidence import PanelFacts, Sample, panel_facts, read_layers, samples
 from iar.report.oracle import read_watches
 from iar.report.recipes import RecipeRow, recipe_rows, rows_json
+from iar.report.rolling import FROM_THETA_0, Rolling, read_rolling, rolling_json
 from iar.services.baselines import ROLE as BASELINE
 from iar.services.baselines import baseline_folders
 from iar.services.bpb import read_all_bpb
@@ -82,7 +83,8 @@ class ReportData:
     `bpb` has the models in the order of `validation`, pruned candidates last; `pruning` is as in `pruning.json`.
     `taken_before` says which other models took the test before, "" where it was a first look; `looks` how often each
     set of questions had been looked at.
-    `recipes` and `baseline_trainings` are empty where no baseline was asked for, `oracle` where nothing was watched.
+    `recipes` and `baseline_trainings` are empty where no baseline was asked for, `oracle` where nothing was watched,
+    `rolling` in a run from theta_0.
     """
 
     run_id: str
@@ -115,6 +117,7 @@ class ReportData:
     recipes: tuple[RecipeRow, ...]
     baseline_trainings: tuple[Training, ...]
     diagnostics: Diagnostics
+    rolling: Rolling = FROM_THETA_0
 
 
 def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportData:
@@ -165,15 +168,17 @@ def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportDa
             _training(folder, recipe) for recipe, folder in baselines if (folder / STEPS).is_file()
         ),
         diagnostics=read_diagnostics(tested, selection.pick),
+        rolling=read_rolling(inputs, _shards(inputs, "candidates_"), tested if test else validated, test or validation),
     )
 
 
 def results_json(report: ReportData) -> dict[str, Any]:
     """Return the result tables as JSON data, for `results.json`, `iar status --json` and scripts."""
-    recipes = {"recipes": rows_json(report.recipes)} if report.recipes else {}
+    further: dict[str, Any] = {"recipes": rows_json(report.recipes)} if report.recipes else {}
+    further |= {"built_on": rolling_json(report.rolling)} if report.rolling.sets else {}
     found = report.diagnostics
     return (
-        recipes
+        further
         | {
             "diagnostics": {"models": dict(found.models), "breakdowns": dict(found.breakdowns)},
             "run_id": report.run_id,

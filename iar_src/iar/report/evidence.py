@@ -10,7 +10,7 @@ from iar.records import Candidate, ItemScore, LayerFacts, QAPair, Reply, read_re
 NUM_SAMPLES = 10
 LAYERS = "layers.jsonl"
 # The order of the suites that judges vote on; those of the user come after, by name.
-FIRST = ("domain", "msbench", "cross_document")
+FIRST = ("domain", "msbench", "cross_document", "retention")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iar.report import diagnostics, oracle, plots, profile, tables, view
+from iar.report import diagnostics, oracle, plots, profile, rolling, tables, view
 from iar.report.data import ReportData, offline_parts, unchecked_suites
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def render(report: ReportData, lineage: str = "") -> str:
         lineage=lineage,
         view=view,
         diagnostics=diagnostics,
-        columns=tables.COLUMNS,
+        columns=(*tables.COLUMNS, tables.RETAINED) if report.rolling.sets else tables.COLUMNS,
+        rolling=rolling,
         descriptions=tables.DESCRIPTIONS | tables.BASELINES,
         recipe_titles=tables.RECIPE_TITLES,
         offline=offline_parts(report.run_file),

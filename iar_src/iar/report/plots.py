@@ -26,6 +26,7 @@ OPERATORS = {
 }
 REFERENCES = {
     "theta_0": ("$\\theta_0$", ", untrained", "X"),
+    "earlier": ("earlier $\\theta_{IA}$", ", where this run starts", "8"),
     "vanilla": ("vanilla SFT", "", "P"),
     "theta_IA": ("$\\theta_{IA}$", ", before merging", "*"),
 }
@@ -96,13 +97,14 @@ def loss_curves(report: ReportData) -> bytes:
 
     inject = [training for training in report.trainings if training.model == "theta_I"]
     answers = [training for training in report.trainings if training.model != "theta_I"]
+    start = "the earlier run" if report.rolling.sets else "$\\theta_0$"
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8, 3), layout="constrained")
         left, right = figure.subplots(1, 2)
         _draw_losses(left, inject, "Inject: reconstruct the documents", {"theta_I": ("Inject", "#0072B2")})
         names = {
             "theta_IA": ("Align, from $\\theta_I$", "#D55E00"),
-            "vanilla": ("vanilla SFT, from $\\theta_0$", MUTED),
+            "vanilla": (f"vanilla SFT, from {start}", MUTED),
         }
         _draw_losses(right, answers, "Answer training", names)
         left.set_ylabel("Loss, nats a token")

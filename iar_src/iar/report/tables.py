@@ -1,6 +1,6 @@
 """Numbers as people read them, and the result table as Markdown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from iar.methods.verification import share_text
@@ -12,8 +12,11 @@ COLUMNS = (
     ("msbench", "MSBench"),
     ("general", "General"),
 )
+RETAINED = ("retention", "Retention")
+"""The column beside them in a run on another: what is retained of the earlier document sets."""
 DESCRIPTIONS = {
     "theta_0": "base model, untrained",
+    "earlier": "theta_IA of the run that this one is built on",
     "vanilla": "QA training only",
     "theta_I": "Inject, before Align",
     "theta_IA": "Inject + Align, before merging",
@@ -43,15 +46,21 @@ def difference_text(score: Score) -> str:
     return f"{score['points']:+.1f} ({score['low']:+.1f} to {score['high']:+.1f})"
 
 
+def columns_of(models: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    """Return key and title of what is shown of some models of `results.json`."""
+    return (*COLUMNS, RETAINED) if any(RETAINED[0] in model for model in models) else COLUMNS
+
+
 def results_markdown(results: dict[str, Any]) -> str:
     """Return the result table of `results.json` data: the locked test, or validation where there was no pick."""
     pick = results["pick"]
     split = "test" if pick else "validation"
     models = [model for model in results["models"] if model["split"] == split and (pick or model["id"] in DESCRIPTIONS)]
     lines = [] if pick else ["**No feasible candidate**: the test stayed locked; the references on validation:", ""]
-    lines += [f"| Model | {' | '.join(title for _, title in COLUMNS)} |", "| --- |" + " ---: |" * len(COLUMNS)]
+    columns = columns_of(models)
+    lines += [f"| Model | {' | '.join(title for _, title in columns)} |", "| --- |" + " ---: |" * len(columns)]
     for model in models:
-        cells = [points_text(model[key]) if key in model else "-" for key, _ in COLUMNS]
+        cells = [points_text(model[key]) if key in model else "-" for key, _ in columns]
         lines.append(f"| {_name(model['id'], pick)} | {' | '.join(cells)} |")
     if looks := looks_cells(models):
         lines.append(f"| Models scored so far | {' | '.join(looks)} |")
@@ -81,18 +90,20 @@ def looks_cells(models: Sequence[Mapping[str, Any]]) -> list[str]:
 
     [] where an older version scored.
     """
+    columns = columns_of(models)
     looks = {
-        key: max((model[key].get("looks", 0) for model in models if key in model), default=0) for key, _ in COLUMNS
+        key: max((model[key].get("looks", 0) for model in models if key in model), default=0) for key, _ in columns
     }
-    return [str(looks[key]) if looks[key] else "-" for key, _ in COLUMNS] if any(looks.values()) else []
+    return [str(looks[key]) if looks[key] else "-" for key, _ in columns] if any(looks.values()) else []
 
 
 def looks_lines(results: Mapping[str, Any]) -> list[str]:
     """Return a line a split: how many models were scored on each set so far."""
     lines = []
     for split in ("test", "validation"):
-        cells = looks_cells([model for model in results.get("models", ()) if model["split"] == split])
-        each = [f"{title} {cell}" for (_, title), cell in zip(COLUMNS, cells, strict=False) if cell != "-"]
+        models = [model for model in results.get("models", ()) if model["split"] == split]
+        named = zip(columns_of(models), looks_cells(models), strict=False)
+        each = [f"{title} {cell}" for (_, title), cell in named if cell != "-"]
         lines += [f"Models scored so far on each set, {split}: {', '.join(each)}."] if each else []
     return lines
 

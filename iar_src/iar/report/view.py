@@ -12,11 +12,20 @@ from iar.methods.filter_report import calibrated as calibrated
 from iar.methods.filter_report import triple as triple
 from iar.methods.paired import PairedDifference
 from iar.methods.verification import attack_success, exactness, precision, recall
-from iar.records import OUTCOMES, AttackResult, FunnelStep, ModelScores, Selection, SuiteScore, VerifierAudit
+from iar.records import (
+    OUTCOMES,
+    RETENTION,
+    AttackResult,
+    FunnelStep,
+    ModelScores,
+    Selection,
+    SuiteScore,
+    VerifierAudit,
+)
 from iar.report.data import ReportData, results_json
 from iar.report.tables import COLUMNS, DESCRIPTIONS, difference_text, looks_cells, points_text, recipe_lines
 
-COUNTED = ("domain", "ifeval", "mmlu", "msbench", "cross_document")
+COUNTED = ("domain", "ifeval", "mmlu", "msbench", "cross_document", RETENTION)
 AXES = (("domain", "Domain: held-out questions"), ("general", "General: mean of IFEval, MMLU, MSBench"))
 STEPS = ("above the domain floor", "above the general floor", "not dominated", "picked")
 DETAILS = (
@@ -73,9 +82,10 @@ class Headline:
 
 
 def cells(scores: ModelScores) -> list[Cell]:
-    """Return domain, the three general suites, and general."""
+    """Return domain, the three general suites, and general; in a run on another also retention."""
     shown = [_suite_cell(scores.suite(name)) for name, _ in COLUMNS[:-1]]
-    return [*shown, Cell(scores.general, scores.general_low, scores.general_high)]
+    retained = [_suite_cell(suite) for suite in scores.suites if suite.suite == RETENTION]
+    return [*shown, Cell(scores.general, scores.general_low, scores.general_high), *retained]
 
 
 def headlines(report: ReportData) -> list[Headline]:
@@ -85,7 +95,7 @@ def headlines(report: ReportData) -> list[Headline]:
     return [
         Headline(
             title,
-            tuple((name, cells(by_model[name])[0 if axis == "domain" else -1]) for name in names),
+            tuple((name, cells(by_model[name])[0 if axis == "domain" else len(COLUMNS) - 1]) for name in names),
             tuple(
                 (one.against, difference_text(asdict(one)), verdict(one))
                 for one in report.differences

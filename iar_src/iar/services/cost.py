@@ -153,7 +153,7 @@ class _Estimator:
             *with_replies(work.suites, settings),
         ]
         validation += work.further.values()
-        references = self._evaluated("judge-eval-references", REFERENCES, validation)
+        references = self._evaluated("judge-eval-references", self._references, validation)
         # The other evaluations put the same questions to the judges, and take the replies from the cache.
         yield replace(references, llm_tokens=references.llm_tokens + round(self._audit_tokens()))
         candidates = len(grid(self._file.recover, self._file.run.seed))
@@ -167,7 +167,11 @@ class _Estimator:
             yield self._recipe(name, inject, align)
         if recipes:
             yield self._evaluated("judge-eval-baselines", len(recipes), validation)
-        yield self._locked_test(1 + REFERENCES + len(recipes))
+        yield self._locked_test(1 + self._references + len(recipes))
+
+    @property
+    def _references(self) -> int:
+        return REFERENCES + bool(self._file.run.on)  # the earlier theta_IA
 
     def _inject(self) -> _Training:
         settings = self._file.inject
@@ -334,6 +338,8 @@ def _assumptions(run_file: RunFile, work: Workload, peak: float | None, reached:
             yield f"{name}: {suite.rows:,} items of {suite.prompt_tokens:.0f} tokens, replies of {suite.reply_tokens}"
     if run_file.oracle.judge is not None:
         yield "the replies to the oracle, and its audit: left out"
+    if run_file.run.on:
+        yield "what is asked about earlier documents: left out"
     places = {name: getattr(run_file.evaluate, name) for name in work.suites}
     for name, place in places.items():
         if not work.suites[name].rows and place not in HUB_ROWS:

@@ -11,6 +11,7 @@ from pathlib import Path
 from iar.config import Endpoint, RunFile
 from iar.errors import UserError
 from iar.methods.merge_grid import grid
+from iar.services.doctor_earlier import check_earlier
 from iar.services.doctor_model import check_model, model_parameters, weight_bytes
 from iar.services.doctor_recipes import check_recipes, recipe_checkpoints
 from iar.services.doctor_replies import check_replies
@@ -44,6 +45,9 @@ def before_run(run_file: RunFile, documents: bool = True) -> Iterator[Check]:
     # What a finished stage needed is not asked for again: a finished run can be reused offline.
     if not _finished(run_file, "base-model"):
         yield from guarded("model", lambda: check_model(run_file.model))
+    on_cluster = run_file.platform.backend == "kubeflow"  # its volume is not here
+    if run_file.run.on and not on_cluster and not _finished(run_file, "earlier-run"):
+        yield from guarded("earlier run", lambda: check_earlier(run_file))
     yield from guarded("suites", lambda: check_suites(run_file))
     for role, endpoint in endpoints(run_file):
         if not _finished(run_file, "qa-build" if role == "teacher" else "locked-test"):

@@ -115,6 +115,12 @@ def _check_compiled(run_file: RunFile, base: RunFile) -> None:
             "run_file: qa_build: counts the model's tokens (chunk_tokens, or augment: [paraphrase]), and this pipeline "
             "was compiled without; compile one from this run file (iar submit), or change the key"
         )
+    if bool(run_file.run.on) != bool(base.run.on):
+        started = "a run on another" if base.run.on else "runs from theta_0"
+        raise UserError(
+            f"run_file: run.on: {run_file.run.on or 'empty'}, and this pipeline was compiled for {started}; compile "
+            "one from this run file (iar submit), or change the key"
+        )
     asked, made = run_file.model_dump(mode="json"), base.model_dump(mode="json")
     wrong = [key for key in COMPILED if look_up(asked, key) != look_up(made, key)]
     if wrong:

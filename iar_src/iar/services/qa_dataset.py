@@ -30,8 +30,10 @@ from iar.records import (
     write_records,
 )
 from iar.services.decontamination import Decontamination, check_lines, write_checks
+from iar.services.earlier_sets import NO_SETS, EarlierSets
 from iar.services.ingest import DOCUMENTS, FILTER, SOURCES
 from iar.services.qa_documents import FUNNEL, REJECTS, Prepared
+from iar.services.qa_earlier import STEP as RETAINED
 from iar.services.qa_lessons import AUGMENTED, shards_funnel
 from iar.services.qa_lineage import Contents, Grouped, write_lineage
 from iar.services.qa_selection import ANCHORS, ASKED, CHUNKS, Selected, Spread, select, spread_lessons
@@ -44,12 +46,13 @@ CROSS_FILE = "test-cross-document.jsonl"
 
 
 def gather(
-    run_file: RunFile, prepared: Prepared, shards: Sequence[Path], out: Path, aside: Path, context: Context
-) -> Outcome:
+    run_file: RunFile, prepared: Prepared, shards: Sequence[Path], out: Path, aside: Path, context: Context,
+    sets: EarlierSets = NO_SETS,
+) -> Outcome:  # fmt: skip
     """Write the dataset under `out`; what is dropped on the way stands in rejects.parquet, counted in funnel.json.
 
-    `shards`: the folders of `teach_shard` in order. `aside`: an empty folder for what is not yet known to stay. Raises
-    UserError where a split comes out empty.
+    `shards`: the folders of `teach_shard` in order. `aside`: an empty folder for what is not yet known to stay. `sets`
+    are what the model learned before. Raises UserError where a split comes out empty.
     """
     for path in (prepared.folder / name for name in (DOCUMENTS, SOURCES, FILTER, WITHHELD)):
         if path.exists():  # the last only where a retracted document was met
@@ -58,7 +61,7 @@ def gather(
         rejects.add(read_rejects(prepared.folder / REJECTS))
         spread = spread_lessons(prepared, shards, out, aside, rejects)
         with RecordFile(aside / ASKED, QAPair) as asked:
-            selected = select(run_file, prepared, shards, asked, spread.chunk_words, out, aside, context, rejects)
+            selected = select(run_file, prepared, shards, asked, spread.chunk_words, out, aside, context, rejects, sets)
         funnel = _funnel(prepared, shards, selected, rejects)
         written = _write_splits(out, selected.pairs)
         _check_splits(written.by_split, spread, run_file.qa_build)
@@ -66,7 +69,7 @@ def gather(
     checks = [prepared.checked(), *selected.checks]
     write_checks(out, checks)
     contents = _contents(out, selected, written)
-    made = _lineage(out, selected, contents, run_file.qa_build)
+    made = _lineage(out, selected, contents, run_file.qa_build, sets)
     lineage = write_lineage(out / LINEAGE, made, out / REJECTS, rejects.counts)
     digest = next(entry.digest for entry in lineage if entry.kind == "dataset")
     write_json(out / "dataset.json", {"digest": digest} | contents)
@@ -94,6 +97,8 @@ def _funnel(prepared: Prepared, shards: Sequence[Path], selected: Selected, reje
     if selected.written:
         funnel.append(rejects.step("cross_deduplicated", BOTH, selected.written, selected.separate))
         funnel.append(rejects.step("cross_decontaminated", BOTH, selected.separate, len(selected.cross)))
+    if selected.earlier:
+        funnel.append(rejects.step(RETAINED, "earlier question", selected.earlier, selected.retained))
     check_funnel(funnel, rejects.counts)
     return funnel
 
@@ -146,12 +151,16 @@ def _contents(out: Path, selected: Selected, written: _Written) -> dict[str, int
     contents = {"pairs": len(selected.pairs)} | {split: written.by_split[split] for split in SPLITS}
     if selected.cross:
         contents["cross_document"] = write_records(out / CROSS_FILE, selected.cross)
+    if selected.retained:
+        contents["retained"] = selected.retained
     if retellings := sum(1 for _ in selected.retellings):
         contents["retellings"] = retellings
     return contents
 
 
-def _lineage(out: Path, selected: Selected, counts: dict[str, int], settings: QaBuildSection) -> Contents:
+def _lineage(
+    out: Path, selected: Selected, counts: dict[str, int], settings: QaBuildSection, sets: EarlierSets
+) -> Contents:
     return Contents(
         documents=Lines(out / DOCUMENTS, Document),
         sources=Lines(out / SOURCES, SourceFacts),
@@ -163,6 +172,7 @@ def _lineage(out: Path, selected: Selected, counts: dict[str, int], settings: Qa
         counts=counts,
         split_salt=settings.split_salt,
         teacher=settings.teacher,
+        retains=tuple(one.dataset_digest for one in sets),
     )
 
 

@@ -38,14 +38,19 @@ def clean_texts(
 
 
 def clean_questions(
-    pairs: Iterable[QAPair], texts: Iterable[Document | Retelling], general: Sequence[Evaluation]
+    pairs: Iterable[QAPair],
+    texts: Iterable[Document | Retelling],
+    general: Sequence[Evaluation],
+    taught: Iterable[QAPair] = (),
 ) -> Cleaned:
-    """Return which pairs stand in the way of an honest test; `pairs` and `texts` are gone through several times.
+    """Return which pairs stand in the way of an honest test; all but `general` is gone through several times.
 
     `texts` is what Inject reads. A held-out question that one of them asks itself goes, for Inject would read it word
     for word; a training pair goes that gives away a held-out question or a prompt of the general evaluations.
+    `taught` is what the model was trained on before: a held-out question goes that one of these pairs gives away.
     """
-    dropped = _asked_in(pairs, texts)
+    dropped = asked_in(pairs, texts)
+    dropped |= _given_away(_Without(pairs, dropped), taught) if taught else {}
     left = _Without(pairs, dropped)
     rounds: list[Decontamination] = []
     for held_out in _blocks(pair for pair in left if pair.split != "train"):
@@ -58,8 +63,8 @@ def clean_questions(
     return Cleaned(dropped | leaks, found)
 
 
-def _asked_in(pairs: Iterable[QAPair], texts: Iterable[Document | Retelling]) -> dict[str, Reject]:
-    """Return the held-out questions that stand in a text as a whole.
+def asked_in(pairs: Iterable[QAPair], texts: Iterable[Document | Retelling], step: str = "") -> dict[str, Reject]:
+    """Return the held-out questions that stand in a text as a whole; `step` is what drops them, "" = by their kind.
 
     A question with a gap quotes its document, as it is meant to; so only whole questions count.
     """
@@ -72,10 +77,30 @@ def _asked_in(pairs: Iterable[QAPair], texts: Iterable[Document | Retelling]) ->
                 if hit.rule != "8-gram" and hit.share == 1:
                     places.setdefault(hit.prompt_id, text.id)
         for pair in (pair for pair in held_out if pair.id in places):
-            step = "cross_decontaminated" if isinstance(pair, CrossDocumentPair) else "decontaminated"
             reason = f"stands in a document ({pair.split})"
-            dropped[pair.id] = Reject(step, pair.id, reason, pair.question, places[pair.id], "contaminated")
+            dropped[pair.id] = Reject(
+                step or _step(pair), pair.id, reason, pair.question, places[pair.id], "contaminated"
+            )
     return dropped
+
+
+def _given_away(pairs: Iterable[QAPair], taught: Iterable[QAPair]) -> dict[str, Reject]:
+    """Return the held-out questions that pairs taught before give away, by the rules for training pairs."""
+    dropped: dict[str, Reject] = {}
+    for held_out in _blocks(pair for pair in pairs if pair.split != "train"):
+        index = PromptIndex([own_evaluation("held-out", held_out)])
+        places: dict[str, str] = {}
+        for one in taught:
+            for hit in index.find(TrainingText(one.id, one.question, one.answer)):
+                places.setdefault(hit.prompt_id, one.id)
+        for pair in (pair for pair in held_out if pair.id in places):
+            reason = f"taught with earlier documents ({pair.split})"
+            dropped[pair.id] = Reject(_step(pair), pair.id, reason, pair.question, places[pair.id], "contaminated")
+    return dropped
+
+
+def _step(pair: QAPair) -> str:
+    return "cross_decontaminated" if isinstance(pair, CrossDocumentPair) else "decontaminated"
 
 
 @dataclass(frozen=True)

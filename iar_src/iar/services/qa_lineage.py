@@ -36,6 +36,7 @@ from iar.services.dataset_lineage import (
 )
 from iar.services.registry_records import DRAWN_FROM
 
+RETAINS = "retains"  # the role of a dataset whose validation questions this one asks again
 LOCKED = ("question", "answer", "key", "aliases", "anchor")
 DIGEST_BYTES = 32
 
@@ -61,7 +62,7 @@ class Grouped(Generic[Own]):
 
 @dataclass(frozen=True)
 class Contents:
-    """What a dataset is made of, all in the order of the documents."""
+    """What a dataset is made of, all in the order of the documents; `retains` are the datasets of earlier sets."""
 
     documents: Iterable[Document]
     sources: Iterable[SourceFacts]
@@ -73,6 +74,7 @@ class Contents:
     counts: dict[str, int]
     split_salt: str
     teacher: Endpoint | str
+    retains: tuple[str, ...] = ()
 
 
 def write_lineage(path: Path, made: Contents, rejects: Path, dropped: Mapping[tuple[str, str], int]) -> list[Lineage]:
@@ -99,8 +101,9 @@ def write_lineage(path: Path, made: Contents, rejects: Path, dropped: Mapping[tu
         left_out = rejects_entry(rejects, dropped, digest)
         inside = tuple(("contains", one) for one in _each(contents))
         drawn = tuple((DRAWN_FROM, one) for one in _each(bytes(found.documents)))
+        kept = tuple((RETAINS, one) for one in made.retains)
         agents = [*teachers, *certifiers]
-        entries.write([*both, *agents, replace(dataset, inputs=(*inside, *drawn, *by)), left_out])
+        entries.write([*both, *agents, replace(dataset, inputs=(*inside, *drawn, *by, *kept)), left_out])
     return [*agents, dataset, left_out]
 
 

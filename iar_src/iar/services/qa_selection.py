@@ -26,11 +26,13 @@ from iar.records import (
     write_records,
 )
 from iar.services.decontamination import Decontamination
+from iar.services.earlier_sets import EarlierSets
 from iar.services.evaluations import general_evaluations
 from iar.services.ingest import DOCUMENTS
 from iar.services.qa_across import ask_across
 from iar.services.qa_decontamination import clean_questions, clean_texts
 from iar.services.qa_documents import Prepared
+from iar.services.qa_earlier import earlier_evaluations, keep_retention, learned_questions, learned_texts
 from iar.services.qa_lessons import read_lessons
 from iar.services.record_file import Both, Chosen, Lines, RecordFile
 from iar.services.reject_log import RejectLog
@@ -53,7 +55,8 @@ class Spread:
 class Selected:
     """What stays: questions, questions over two documents, retellings; how many stayed before the last step of each.
 
-    `crossed`: the account of writing questions over two documents.
+    `crossed`: the account of writing questions over two documents. `earlier`, `retained`: questions about earlier
+    document sets, and how many of them are asked again.
     """
 
     asked: int
@@ -66,6 +69,8 @@ class Selected:
     retold: int
     retellings: Iterable[Retelling]
     checks: tuple[Decontamination, ...]
+    earlier: int
+    retained: int
 
 
 def spread_lessons(prepared: Prepared, shards: Sequence[Path], out: Path, aside: Path, rejects: RejectLog) -> Spread:
@@ -103,7 +108,7 @@ def _checked(prepared: Prepared, shards: Sequence[Path]) -> Iterable[Lesson]:
 
 def select(
     run_file: RunFile, prepared: Prepared, shards: Sequence[Path], asked: RecordFile[QAPair], chunk_words: bytes,
-    out: Path, aside: Path, context: Context, rejects: RejectLog,
+    out: Path, aside: Path, context: Context, rejects: RejectLog, sets: EarlierSets,
 ) -> Selected:  # fmt: skip
     """Return what stays of what `spread_lessons` wrote; what does not is added to `rejects`."""
     general = general_evaluations(run_file)
@@ -120,9 +125,13 @@ def select(
     count = write_records(retellings.path, (one for one in retold if one.id not in texts.dropped))
 
     read = Both[Document | Retelling](Lines(out / DOCUMENTS, Document), retellings)
-    questions = clean_questions(Both[QAPair](unique, separate), read, general)
+    known = Both[Document | Retelling](read, learned_texts(sets))
+    asked_before = [*general, *earlier_evaluations(sets)]
+    questions = clean_questions(Both[QAPair](unique, separate), known, asked_before, learned_questions(sets))
+    earlier, forgone = keep_retention(sets, read, out)
     clean = np.fromiter((pair.id not in questions.dropped for pair in asked), bool, len(asked))
-    rejects.add(chain(questions.dropped.values(), crossed.rejects, texts.dropped.values(), cross_repeats))
+    gone = (questions.dropped.values(), crossed.rejects, texts.dropped.values(), cross_repeats, forgone)
+    rejects.add(chain.from_iterable(gone))
     if not count:
         retellings.path.unlink()
     return Selected(
@@ -136,4 +145,6 @@ def select(
         retold=count + len(texts.dropped),
         retellings=retellings if count else (),
         checks=(questions.found, texts.found) if count + len(texts.dropped) else (questions.found,),
+        earlier=earlier,
+        retained=earlier - len(forgone),
     )

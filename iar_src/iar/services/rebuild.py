@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from iar.errors import IarError
+from iar.services.earlier_sets import EarlierSets
 from iar.services.registry import Registry
 from iar.services.retraction import retracted_entries, retractions
 from iar.services.withheld import RETRACTED, with_retractions
@@ -53,7 +54,11 @@ def _plan(tasks: Path, tainted: set[str], retracted: set[str], state: Path) -> R
             gone.append(name)
             continue
         made = {one.digest for one in manifest.outcome.lineage}
-        if made & tainted or contents & set(_inputs(manifest)) or _reads_retracted(manifest, folder, retracted):
+        if (
+            made & tainted
+            or contents & set(_inputs(manifest))
+            or _reads_retracted(manifest, folder, tainted, retracted)
+        ):
             again.append(name)
             contents.add(manifest.content)
             seconds += manifest.seconds
@@ -63,8 +68,10 @@ def _plan(tasks: Path, tainted: set[str], retracted: set[str], state: Path) -> R
     return RunPlan(tasks.parent.name, tuple(again), tuple(reused), tuple(gone), seconds, command)
 
 
-def _reads_retracted(manifest: Manifest, folder: Path, retracted: set[str]) -> bool:
-    """Tell of the documents of a sharded build; the registry knows them only as those of the dataset."""
+def _reads_retracted(manifest: Manifest, folder: Path, tainted: set[str], retracted: set[str]) -> bool:
+    """Tell of what the registry does not know as made by its task: a sharded build's documents, earlier sets."""
+    if manifest.stage == "earlier_run":
+        return any({one.checkpoint_digest, one.dataset_digest} & tainted for one in EarlierSets(folder))
     if manifest.stage != "qa_documents":
         return False
     parts = manifest.key_parts

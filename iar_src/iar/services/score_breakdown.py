@@ -7,8 +7,8 @@ from typing import Any
 from iar.methods.breakdown import by_group
 from iar.records import EvalItem, ItemScore, to_json
 
-GROUPS = ("question_type", "document", "subject")
-"""Keys of an item's reference: of our own questions the first two, of MMLU the last."""
+GROUPS = ("question_type", "document", "subject", "earlier_run")
+"""Keys of an item's reference: of our own questions the first two, of MMLU subject, of retention the last too."""
 
 
 def breakdown(

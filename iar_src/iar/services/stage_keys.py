@@ -92,9 +92,10 @@ STAGES: dict[str, StageSpec] = {
     "base_model": StageSpec(
         ("model.source", "model.revision", "model.digest"), files=("model.source",), hub=("model.source",)
     ),
+    "earlier_run": StageSpec(("run.on", "model.system_turn"), needs=("base",)),
     "qa_build": StageSpec(
         ("documents", "qa_build", *PROBES, "evaluate.lm_eval_limit", "run.seed"),
-        may=("base", "documents", "lessons_*"),
+        may=("base", "documents", "lessons_*", "earlier"),
         files=("documents.path", *EVALUATED),
         hub=("documents.path",),
     ),
@@ -104,10 +105,10 @@ STAGES: dict[str, StageSpec] = {
         hub=("documents.path",),
     ),
     "qa_shard": StageSpec(("qa_build", "run.seed"), needs=("documents",), may=("base",), sharded=True),
-    "inject": StageSpec(("inject", "model.system_turn", "run.seed"), needs=("data", "base")),
-    "align": StageSpec(("align", "model.system_turn", "run.seed"), needs=("data", "base"), may=("start",)),
+    "inject": StageSpec(("inject", "model.system_turn", "run.seed"), needs=("data", "base"), may=("earlier",)),
+    "align": StageSpec(("align", "model.system_turn", "run.seed"), needs=("data", "base"), may=("start", "earlier")),
     "merge_candidate": StageSpec(
-        ("recover", "run.seed"), needs=("base", "tuned"), files=("recover.tuned_too",), sharded=True
+        ("recover", "run.seed"), needs=("base", "tuned"), may=("earlier",), files=("recover.tuned_too",), sharded=True
     ),
     "sdft_rewrite": StageSpec(
         ("baselines.sdft_max_tokens", "evaluate.batch_size", "model.system_turn"), needs=("data", "base")
@@ -116,7 +117,7 @@ STAGES: dict[str, StageSpec] = {
     "judge_eval": StageSpec(
         JUDGING,
         needs=("data", "base"),
-        may=("vanilla", "inject", "tuned", "candidates", "baselines_*", "pruned"),
+        may=("vanilla", "inject", "tuned", "candidates", "baselines_*", "pruned", "earlier"),
         files=PROBES,
     ),
     "prune": StageSpec(
@@ -130,13 +131,13 @@ STAGES: dict[str, StageSpec] = {
     "locked_test": StageSpec(
         (*JUDGING, "diagnose", "qa_build.teacher", "qa_build.chunk_characters", "documents.filter"),
         needs=("data", "selector", "base", "vanilla", "tuned", "candidates_*"),
-        may=("references", "scores_*", "baselines_*", "baseline_scores"),
+        may=("references", "scores_*", "baselines_*", "baseline_scores", "earlier"),
         files=(*PROBES, "diagnose.unseen"),
     ),
     "register": StageSpec(
         ("register",),
         needs=("data", "base", "inject", "tuned", "vanilla", "references", "candidates_*", "scores_*"),
-        may=("selector", "locked_test", "baselines_*", "baseline_scores"),
+        may=("selector", "locked_test", "baselines_*", "baseline_scores", "earlier"),
         each_run=True,
     ),
 }

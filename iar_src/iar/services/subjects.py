@@ -6,6 +6,7 @@ from pathlib import Path
 
 from iar.services.baselines import baseline_folders
 from iar.services.checkpoints import recorded_digest
+from iar.services.earlier_sets import ROLE, start_of
 
 
 @dataclass(frozen=True)
@@ -18,9 +19,10 @@ class Subject:
 
 
 def reference_subjects(inputs: Mapping[str, Path]) -> list[Subject]:
-    """Return theta_0, vanilla and theta_IA from the inputs base, vanilla and tuned."""
+    """Return theta_0, vanilla and theta_IA from the inputs base, vanilla and tuned; in a run on another its start."""
     folders = {
         "theta_0": inputs["base"],
+        **({ROLE: start_of(inputs)} if ROLE in inputs else {}),
         "vanilla": inputs["vanilla"] / "checkpoint",
         "theta_IA": inputs["tuned"] / "checkpoint",
     }

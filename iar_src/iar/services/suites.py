@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from iar.config import RunFile
@@ -9,7 +10,8 @@ from iar.errors import UserError
 from iar.methods.ifeval import known_instructions
 from iar.methods.mmlu import LETTERS, mmlu_prompt
 from iar.methods.suite_grading import JUDGE
-from iar.records import EvalItem, QAPair
+from iar.records import RETENTION, EvalItem, QAPair, RetainedPair
+from iar.services.earlier_sets import retained_questions
 from iar.services.evaluations import GENERAL, HUBS
 from iar.services.further_suites import further_items
 from iar.services.source_rows import SourceRow, source_rows
@@ -17,9 +19,9 @@ from iar.services.source_rows import SourceRow, source_rows
 SUITES = ("domain", *GENERAL)
 # Questions over two documents: a slice of the test of its own, in no other score, and only where a teacher wrote any.
 CROSS = "cross_document"
-JUDGED = ("domain", "msbench", CROSS)
+JUDGED = ("domain", "msbench", CROSS, RETENTION)
 # Names that results.json has beside the suites.
-RESERVED = ("domain", CROSS, "general", "id", "split")
+RESERVED = ("domain", CROSS, RETENTION, "general", "id", "split")
 
 
 def load_suites(run_file: RunFile) -> dict[str, list[EvalItem]]:
@@ -58,8 +60,15 @@ def domain_items(pairs: Sequence[QAPair], run_file: RunFile, suite: str = "domai
     return [EvalItem(pair.id, suite, pair.question, limit, _domain_reference(pair)) for pair in pairs]
 
 
+def retention_items(data: Path, run_file: RunFile) -> dict[str, list[EvalItem]]:
+    """Return the suite of questions about earlier document sets that a dataset keeps; {} where there are none."""
+    pairs = retained_questions(data)
+    return {RETENTION: domain_items(pairs, run_file, RETENTION)} if pairs else {}
+
+
 def _domain_reference(pair: QAPair) -> dict[str, Any]:
     asked = {"question_type": pair.question_type, "document": pair.document_id}
+    asked |= {"earlier_run": pair.run_id} if isinstance(pair, RetainedPair) else {}
     return {"reference": pair.key or pair.answer, "aliases": list(pair.aliases)} | asked
 
 

@@ -9,13 +9,17 @@ from iar.services.checkpoints import recorded_digest
 from iar.services.example_sets import EXAMPLE_SET, SEEN_AS, examples_entry
 from iar.services.telemetry import TrainingResult
 
+BUILT_ON = "built-on"  # the role of theta_IA of the run that another is built on
 
-def training_outcome(out: Path, result: TrainingResult, parents: dict[str, Path], name: str) -> Outcome:
-    """Describe the finished training under `out`."""
+
+def training_outcome(
+    out: Path, result: TrainingResult, parents: dict[str, Path], name: str, built_on: bool = False
+) -> Outcome:
+    """Describe the finished training under `out`; `built_on`: its start is what an earlier run came to."""
     card = json.loads((out / "card.json").read_text())
-    data = dataset_digest(parents["data"])
+    start, data = recorded_digest(parents["start"]), dataset_digest(parents["data"])
     seen = tuple(examples_entry(card[key], data) for key in (EXAMPLE_SET,) if key in card)
-    made_of = ("trained-from", recorded_digest(parents["start"])), ("trained-on", data)
+    made_of = (("trained-from", start), ("trained-on", data), *[(BUILT_ON, start)] * built_on)
     inputs = made_of + tuple((SEEN_AS, one.digest) for one in seen)
     totals = {"steps": result.steps, "tokens": result.tokens, "target_tokens": result.target_tokens}
     setup = {"compute_dtype": result.compute_dtype, "engine": result.engine, "ranks": result.ranks}

@@ -1,4 +1,4 @@
-"""Align: theta_I -> theta_IA, answer-only QA training. From theta_0 the same function is vanilla SFT."""
+"""Align: theta_I -> theta_IA, answer-only QA training. From where Inject starts the same function is vanilla SFT."""
 
 from functools import partial
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from iar.config import RunFile
 from iar.methods.objectives import answer_rows
 from iar.records import Outcome, QAPair, read_records
+from iar.services.earlier_sets import start_of
 from iar.services.example_sets import answered_by
 from iar.services.models import load_tokenizer
 from iar.services.oracle import open_oracle
@@ -16,7 +17,10 @@ from iar.services.workspace import Context
 
 
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
-    """Train on the training questions, from `inputs["start"]` where given, else from theta_0."""
+    """Train on the training questions, from `inputs["start"]` where given, else from where Inject starts.
+
+    That is theta_0, in a run on another the earlier theta_IA: Inject alone sets theta_IA and vanilla apart.
+    """
     pairs = list(read_records(inputs["data"] / "train.jsonl", QAPair))
     settings = run_file.align
     oracle = open_oracle(run_file, "align", inputs["data"], out, context)
@@ -25,7 +29,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     examples = list(answer_rows(pairs))
     writers = {"qa": answered_by(pairs)}
     rows = prepare(examples, tokenizer, run_file.model.system_turn, settings.sequence_length, out, writers=writers)
-    start = inputs["start"] / "checkpoint" if "start" in inputs else inputs["base"]
+    start = inputs["start"] / "checkpoint" if "start" in inputs else start_of(inputs)
     place, update = context.training_place(out), context.progress.update
     training = partial(train, start, rows, settings, context.seed, out, update, context.platform, store=place)
     result = oracle.trained(partial(training, keep_epochs=True)) if oracle else training()

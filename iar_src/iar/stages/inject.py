@@ -1,4 +1,4 @@
-"""Inject: theta_0 -> theta_I, instruction-conditioned reconstruction of the documents."""
+"""Inject: theta_0, or an earlier theta_IA -> theta_I, instruction-conditioned reconstruction of the documents."""
 
 from functools import partial
 from itertools import chain
@@ -13,6 +13,7 @@ from iar.methods.objectives import (
     retelling_rows,
 )
 from iar.records import Anchor, Chunk, Document, Example, Outcome, Retelling, RewriteInput, read_records
+from iar.services.earlier_sets import ROLE, start_of
 from iar.services.models import load_tokenizer
 from iar.services.oracle import open_oracle
 from iar.services.rows import fit_passages, prepare
@@ -37,12 +38,12 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     divided = [len(own) for own in parts if len(own) > 1]
     counts = {"divided_passages": len(divided), "parts": sum(divided)}
     rows = prepare(examples, tokenizer, system_turn, settings.sequence_length, out, counts)
-    place, update = context.training_place(out), context.progress.update
-    base = inputs["base"]
-    training = partial(train, base, rows, settings, context.seed, out, update, context.platform, store=place)
+    start, place, update = start_of(inputs), context.training_place(out), context.progress.update
+    training = partial(train, start, rows, settings, context.seed, out, update, context.platform, store=place)
     result = oracle.trained(partial(training, keep_epochs=True)) if oracle else training()
 
-    outcome = training_outcome(out, result, parents={"data": inputs["data"], "start": inputs["base"]}, name="theta_I")
+    parents = {"data": inputs["data"], "start": start}
+    outcome = training_outcome(out, result, parents, "theta_I", built_on=ROLE in inputs)
     return oracle.reported("theta_I", outcome) if oracle else outcome
 
 

@@ -1,4 +1,4 @@
-"""Judge-eval: checkpoints -> scores on the validation questions and the three general suites, and bits per byte."""
+"""Judge-eval: checkpoints -> scores on the validation questions, old and new, and general suites, and bits per byte."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from iar.services.looks import record_looks
 from iar.services.scores_outcome import scores_outcome
 from iar.services.scoring import SCORES, Earlier, Examination, keep_bpb, score_all
 from iar.services.subjects import Subject, baseline_subjects, reference_subjects
-from iar.services.suites import domain_items, load_suites
+from iar.services.suites import domain_items, load_suites, retention_items
 from iar.services.vault import open_vault
 from iar.services.verifiers import VERIFIERS, admit, audit_panel
 from iar.services.workspace import Context
@@ -37,7 +37,7 @@ INJECTED = "theta_I"
 
 
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
-    """Evaluate the candidates of a shard, the baselines, or the three references, of theta_I the bits per byte alone.
+    """Evaluate the candidates of a shard, the baselines, or the references, of theta_I the bits per byte alone.
 
     Writes `verifiers.jsonl`, the audit of the judges, one folder a model, then `bpb.jsonl` and `scores.jsonl`. Of
     candidates that `pruned` leaves out it writes the bits per byte alone. Raises UserError before anything is generated
@@ -45,7 +45,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     """
     pairs = list(read_records(inputs["data"] / f"{SPLIT}.jsonl", QAPair))
     general = load_suites(run_file)
-    suites = {"domain": domain_items(pairs, run_file), **general}
+    suites = {"domain": domain_items(pairs, run_file), **general, **retention_items(inputs["data"], run_file)}
     judges = open_judges(run_file, context.state / "llm-cache")
     open_engine = engine_opener(run_file, context.state / "llm-cache")
     texts = bpb_texts(inputs["data"], general, run_file.evaluate.bpb_bytes)

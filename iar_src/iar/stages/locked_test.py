@@ -1,7 +1,7 @@
-"""Locked test: once the pick is fixed, the held-out questions for it, the three references and the baselines."""
+"""Locked test: once the pick is fixed, the held-out questions for it, the references and the baselines."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from iar.errors import UserError
 from iar.methods.inert_markdown import inert
 from iar.methods.paired import PairedDifference, paired
 from iar.records import (
+    RETENTION,
     Candidate,
     CrossDocumentPair,
     EvalItem,
@@ -38,7 +39,7 @@ from iar.services.retrieval import require_search
 from iar.services.scores_outcome import scores_outcome
 from iar.services.scoring import ITEMS, Examination, general_results, score_all
 from iar.services.subjects import Subject, baseline_subjects, reference_subjects
-from iar.services.suites import CROSS, domain_items, load_suites
+from iar.services.suites import CROSS, domain_items, load_suites, retention_items
 from iar.services.test_lock import open_locked_test
 from iar.services.vault import open_vault
 from iar.services.verifiers import read_audits
@@ -48,11 +49,14 @@ SPLIT = "test"
 PAIRED, QUESTIONS, CROSS_QUESTIONS = "paired.json", "questions.jsonl", "cross-questions.jsonl"
 READING = "reading.json"
 AGAINST = ("vanilla", "theta_0", "theta_IA")
+AXES = {"domain": ("domain",), "general": GENERAL}
 VALIDATED = ("references", "baseline_scores")
 
 
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
-    """Evaluate the pick, theta_0, vanilla, theta_IA and the baselines on the test.
+    """Evaluate the pick, the references and the baselines on the test.
+
+    What is retained of earlier document sets is told by their validation questions, never by their tests.
 
     Writes `questions.jsonl` and `cross-questions.jsonl` (what was unlocked), `reading.json` (who had seen them before),
     a folder a model, `scores.jsonl` and `paired.json`; with `diagnose.enabled`, `diagnostics.json` and the replies
@@ -81,7 +85,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     pairs = [pair for pair in unlocked if not isinstance(pair, CrossDocumentPair)]
     write_records(out / QUESTIONS, pairs)
     write_json(out / READING, to_json(reading))
-    suites |= {"domain": domain_items(pairs, run_file)}
+    suites |= {"domain": domain_items(pairs, run_file), **retention_items(inputs["data"], run_file)}
     if cross:
         write_records(out / CROSS_QUESTIONS, cross)
         suites |= {CROSS: domain_items(cross, run_file, CROSS)}
@@ -99,8 +103,9 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
             cache, update = context.state / "llm-cache", context.progress.update
             diagnose(diagnosed, examination, inputs["data"], pairs, unseen, scores, out, cache, update)
 
-    against = [*AGAINST, *(subject.model for subject in baselines)]
-    differences = list(_differences(out, selection.pick, against, run_file))
+    against = [*AGAINST, *(one.model for one in subjects[1:] if one.model not in AGAINST)]
+    axes = AXES | ({RETENTION: (RETENTION,)} if RETENTION in suites else {})
+    differences = list(_differences(out, selection.pick, against, axes, run_file))
     write_json(out / PAIRED, {"pick": selection.pick, "differences": [to_json(one) for one in differences]})
     regressions = _regressions(run_file, suites, selection, out, context)
     write_regressions(out, regressions)
@@ -150,12 +155,14 @@ def _pick(inputs: dict[str, Path], selection: Selection) -> tuple[Path, Candidat
     )
 
 
-def _differences(out: Path, pick: str, against: Iterable[str], run_file: RunFile) -> Iterator[PairedDifference]:
+def _differences(
+    out: Path, pick: str, against: Iterable[str], axes: Mapping[str, Sequence[str]], run_file: RunFile
+) -> Iterator[PairedDifference]:
     resamples, seed = run_file.evaluate.resamples, run_file.run.seed
     ours = list(read_records(out / pick / ITEMS, ItemScore))
     for model in against:
         theirs = list(read_records(out / model / ITEMS, ItemScore))
-        for axis, suites in (("domain", ("domain",)), ("general", GENERAL)):
+        for axis, suites in axes.items():
             yield paired(axis, suites, ours, theirs, resamples, seed)
 
 

@@ -2,13 +2,17 @@
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 from iar.config import RunFile
 from iar.errors import PermanentError, UserError
 from iar.methods.merge_grid import Recipe, grid
-from iar.records import Candidate, Lineage, Outcome, from_json, to_json, write_records
+from iar.records import Candidate, DeltaFacts, Lineage, Outcome, from_json, to_json, write_records
 from iar.services.checkpoints import read_json, weights_digest
+from iar.services.delta_facts import write_deltas
+from iar.services.earlier_sets import EarlierSets
 from iar.services.merge_duplicates import mark_duplicates
 from iar.services.merge_engines import make_candidates, parent_digests, recipe_of
 from iar.services.merge_writers import remove_parts
@@ -19,6 +23,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     """Write one model folder a candidate and, last, `candidates.jsonl`; shard i of n takes every n-th recipe.
 
     Candidates that an earlier, killed try finished are kept when their weights still have the recorded digest.
+    In a run on another, the first shard writes `deltas.jsonl` too: how the changes of the document sets relate.
     """
     recipes = grid(run_file.recover, context.seed)[context.shard - 1 :: context.shards]
     base, tuned = inputs["base"], inputs["tuned"] / "checkpoint"
@@ -32,8 +37,10 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     by_id = {candidate.id: candidate for candidate in [*filter(None, finished.values()), *merged]}
     made = [by_id[recipe.id] for recipe in recipes]
     candidates = mark_duplicates(made, out, base, tuned, run_file.recover.same_within)
+    sets = EarlierSets.of(inputs)
+    changes = write_deltas(out, [base, *sets.checkpoints, tuned]) if sets.folder and context.shard == 1 else []
     write_records(out / "candidates.jsonl", candidates)
-    return outcome(candidates, parents, run_file.recover.tuned_too)
+    return with_deltas(outcome(candidates, parents, run_file.recover.tuned_too), changes)
 
 
 def finished_candidate(folder: Path, recipe: Recipe, parents: dict[str, str]) -> Candidate | None:
@@ -72,6 +79,18 @@ def outcome(candidates: Sequence[Candidate], parents: dict[str, str], tuned_too:
         markdown="\n".join(head + rows) + note,
         lineage=(*elsewhere, *(Lineage("candidate", c.digest, c.id, to_json(c), inputs) for c in recorded)),
     )
+
+
+def with_deltas(outcome: Outcome, changes: Sequence[DeltaFacts]) -> Outcome:
+    """Add to the report of a merge how the changes of the document sets relate, where it compared them."""
+    if not changes:
+        return outcome
+    norms, cosines = changes[0].norms, changes[0].cosines
+    pairs = [f"{one}_{two}" for one, two in combinations(range(1, len(norms) + 1), 2)]
+    figures = {f"delta_norm/{number}": norm for number, norm in enumerate(norms, 1)}
+    figures |= {f"delta_cosine/{pair}": cosine for pair, cosine in zip(pairs, cosines, strict=True)}
+    told = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+    return replace(outcome, metrics=outcome.metrics | figures, markdown=f"{outcome.markdown}\n\n{told}")
 
 
 def _duplicate(candidate: Candidate) -> str:
