@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from statistics import fmean
 
@@ -76,15 +77,15 @@ def further_suites(run_file: RunFile) -> dict[str, Suite]:
     Those have no rows that are not known here: files on a cluster, tasks without a limit, which only loading counts.
     """
     settings, on_cluster = run_file.evaluate, run_file.platform.backend == "kubeflow"
-    found = {f"evaluate.suites: {place}": _own(place, on_cluster) for place in settings.suites}
+    found = {f"evaluate.suites: {place}": _own(place, settings.day, on_cluster) for place in settings.suites}
     limit = settings.lm_eval_limit or 0
     return found | {f"{LM_EVAL}{name}": Suite(limit, HUB_PROMPT_TOKENS, MAX_GEN_TOKENS) for name in settings.lm_eval}
 
 
-def _own(place: str, on_cluster: bool) -> Suite:
+def _own(place: str, day: date | None, on_cluster: bool) -> Suite:
     if on_cluster and not all(Path(file).is_file() for file in suite_files([place])):
         return Suite(0, HUB_PROMPT_TOKENS)
-    items: list[EvalItem] = user_items(Path(place))
+    items: list[EvalItem] = user_items(Path(place), day)
     rows, prompt = _rows_of(item.prompt for item in items)
     judged = items[0].reference["verifier"] == JUDGE
     return Suite(rows, prompt, items[0].max_new_tokens, prompt if judged else None)
