@@ -77,7 +77,7 @@ def test_pick_and_references_are_tested_and_compared(
         (model, "test") for model in (PICK, "theta_0", "vanilla", "theta_IA")
     ]
     assert list(read_records(out / "questions.jsonl", QAPair)) == questions("test")
-    assert [event.kind for event in context.registry().events()] == ["read-test"]
+    assert [event.kind for event in context.registry().events(kinds=["read-test"])] == ["read-test"]
 
     paired = json.loads((out / "paired.json").read_text())
     assert paired["pick"] == PICK
@@ -128,7 +128,7 @@ def test_baselines_are_tested_after_the_references_and_compared_with_the_pick(
     assert scores["replay"].suite("mmlu").details["reused_share"] == 1
     paired = json.loads((out / "paired.json").read_text())
     assert [one["against"] for one in paired["differences"][-2:]] == ["replay", "replay"]
-    assert len(context.registry().events()) == 1
+    assert len(context.registry().events(kinds=["read-test"])) == 1
 
 
 def read_scores(folder: Path) -> list[ModelScores]:
@@ -142,7 +142,7 @@ def test_without_a_pick_nothing_is_read(run_file: RunFile, inputs: dict[str, Pat
     assert "No feasible candidate" in outcome.markdown
     assert json.loads((tmp_path / "out" / "paired.json").read_text()) == {"pick": "", "differences": []}
     assert read_scores(tmp_path / "out") == []
-    assert context.registry().events() == []
+    assert context.registry().events(kinds=["read-test"]) == []
 
 
 def test_weights_other_than_the_selected_ones_are_refused_unread(
@@ -151,7 +151,7 @@ def test_weights_other_than_the_selected_ones_are_refused_unread(
     context = select(inputs, tmp_path, digest="0" * 64)
     with pytest.raises(UserError, match=r"no candidate input holds the pick 'ties-d0\.3' with weights 000000000000"):
         locked_test.run(run_file, inputs, tmp_path / "out", context)
-    assert context.registry().events() == []
+    assert context.registry().events(kinds=["read-test"]) == []
 
 
 def with_diagnostics(run_file: RunFile, **settings: object) -> RunFile:
@@ -189,7 +189,7 @@ def test_the_diagnostics_ask_the_pick_and_theta_0_and_come_from_one_reading(
     # A chunk that would leave no room for the reply is left out of a prompt, so that the model is asked all the same.
     assert items["open_book-test-0"].prompt.endswith("Who is 0 in test?")
     assert items["reworded-test-0"].prompt != "Who is 0 in test?" in items["reworded-test-0"].prompt
-    assert [event.kind for event in context.registry().events()] == ["read-test"]
+    assert [event.kind for event in context.registry().events(kinds=["read-test"])] == ["read-test"]
     (out / "diagnostics.json").unlink()
     locked_test.run(asked, inputs, out, context)
     assert json.loads((out / "diagnostics.json").read_text())["models"] == found
@@ -201,7 +201,7 @@ def test_unseen_documents_that_are_not_there_are_named_before_the_test_is_read(
     context = select(inputs, tmp_path)
     with pytest.raises(UserError, match=r"^diagnose\.unseen: .*nowhere"):
         locked_test.run(with_diagnostics(run_file, unseen=str(tmp_path / "nowhere")), inputs, tmp_path / "out", context)
-    assert context.registry().events() == []
+    assert context.registry().events(kinds=["read-test"]) == []
 
 
 def test_a_search_package_that_is_missing_is_named_before_the_test_is_read(
@@ -212,7 +212,7 @@ def test_a_search_package_that_is_missing_is_named_before_the_test_is_read(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "bm25s" else find(name, *more))
     with pytest.raises(UserError, match=r"^diagnose\.enabled: the package bm25s is missing; pip install"):
         locked_test.run(with_diagnostics(run_file), inputs, tmp_path / "out", context)
-    assert context.registry().events() == []
+    assert context.registry().events(kinds=["read-test"]) == []
     assert not (tmp_path / "out" / "questions.jsonl").exists()
 
 
