@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from iar.config import RunFile
-from iar.errors import UserError
+from iar.errors import TemporaryError, UserError
 from iar.methods.contamination import TrainingText
 from iar.records import ModelScores, read_records
 from iar.services import local_run
@@ -19,6 +19,7 @@ from iar.services.looks import read_looks
 from iar.services.registry import Registry
 from iar.services.stage_keys import key_parts
 from iar.services.suites import load_suites
+from iar.services.vault import withheld
 from iar.services.workspace import Context, Workspace
 from iar.stages import judge_eval, locked_test
 from tests.examination import examination_run_file, write_questions
@@ -123,10 +124,21 @@ def test_a_leak_of_a_private_prompt_is_dropped_and_shown_by_digests_alone(tmp_pa
     assert ASKED not in json.dumps(vars(reject("documents", hit)))
 
 
-def test_what_a_server_says_of_a_private_prompt_stays_out_of_errors_and_of_the_common_cache(
+def test_an_error_about_a_private_suite_is_passed_on_without_its_text() -> None:
+    with (
+        pytest.raises(
+            TemporaryError, match="judged: TemporaryError while the private suite was asked or judged"
+        ) as caught,
+        withheld("judged"),
+    ):
+        raise TemporaryError(f"the server said: {ASKED}")
+    assert ASKED not in str(caught.value) and caught.value.__suppress_context__
+
+
+def test_what_a_server_says_of_a_private_prompt_stays_in_the_private_store(
     tiny_model_folder: Path, tmp_path: Path
 ) -> None:
-    """The audit, on other questions, goes well; then the judge's server quotes what it was asked."""
+    """A judge's server refuses the private questions and quotes them."""
     inputs = {"data": write_questions(tmp_path / "data"), "base": tiny_model_folder}
     for seed, role in enumerate(("vanilla", "tuned"), 1):
         make_tiny_model(tmp_path / role / "checkpoint", seed)
@@ -139,13 +151,16 @@ def test_what_a_server_says_of_a_private_prompt_stays_out_of_errors_and_of_the_c
 
     with serve(script) as server:
         judge = server.endpoint().model_dump(mode="json")
-        place = suite(tmp_path, "judged", verifier="judge")
+        rows = [json.dumps(row | {"reference": "?!"}) for row in ROWS]  # a wordless reply is judged where this is right
+        place = suite(tmp_path, "judged", rows, verifier="judge")
         judges = [judge, "rule:exact", "rule:token-f1"]
         settings = with_suites(examination_run_file(tmp_path / "suites"), place, judges=judges)
         context = Context.for_tests(tmp_path / "state")
-        with pytest.raises(UserError, match="judged: UserError while the private suite was asked or judged") as caught:
+        with pytest.raises(UserError, match="judged: UserError while the private suite was asked") as caught:
             judge_eval.run(settings, inputs, tmp_path / "out", context)
-    assert not any(text in str(caught.value) for text in SECRETS)
+        assert not any(text in str(caught.value) for text in SECRETS)
+        assert any(ASKED in json.dumps(call) for call in server.calls)
+    assert list(leaks(tmp_path / "state" / "private", tmp_path / "none"))
     assert list(leaks(tmp_path / "state", tmp_path / "state" / "private")) == []
     assert list(leaks(tmp_path / "out", tmp_path / "none")) == []
 
