@@ -105,7 +105,7 @@ def test_inputs_reach_stages_by_role_and_shards_count_from_one(finished: Finishe
     roles = {line.split()[0]: set(line.split()[1:]) for line in lines}
     assert roles["align"] == {"data", "base", "start"}
     assert roles["vanilla"] == {"data", "base"}
-    assert roles["judge-eval-references"] == {"data", "base", "vanilla", "tuned"}
+    assert roles["judge-eval-references"] == {"data", "base", "vanilla", "tuned", "inject"}
     assert roles["judge-eval-candidates-2"] == {"data", "base", "candidates"}
     assert roles["selector"] == {"data", "references", "candidates_1", "candidates_2", "scores_1", "scores_2"}
     assert {"selector", "references", "candidates_2", "scores_2"} <= roles["locked-test"]

@@ -201,11 +201,12 @@ def test_a_run_that_passes_every_gate_moves_the_alias_and_tags_its_version(books
 
     assert (moved.version, moved.before, books.alias(run_file)) == ("1", "", "1")
     assert {check.name: check.status for check in moved.gates} == dict.fromkeys(
-        ("selection", "test", "decontamination", "retraction", "verifiers", "audit", "files"), "pass"
+        ("selection", "test", "non-regression", "decontamination", "retraction", "verifiers", "audit", "files"), "pass"
     )
     tags = books.versions(run_file).tags("1")
     assert tags["iar.gates"] == (
-        "selection pass, test pass, decontamination pass, retraction pass, verifiers pass, audit pass, files pass"
+        "selection pass, test pass, non-regression pass, decontamination pass, retraction pass, "
+        "verifiers pass, audit pass, files pass"
     )
     assert (tags["iar.run_id"], tags["iar.run_digest"]) == (run_file.run_id, run_file.digest)
     assert (tags["iar.test.domain"], tags["iar.test.general"]) == ("21.0", "23.6")

@@ -117,9 +117,11 @@ def test_a_recipe_leaves_a_checkpoint_like_that_of_align(
     assert names == {path.name for path in (vanilla / "checkpoint").iterdir()}
     digest = weights_digest(out / "checkpoint")
     assert recorded_digest(out / "checkpoint") == digest != weights_digest(inputs["base"])
-    (entry,) = outcome.lineage
+    entry = outcome.lineage[-1]
     assert (entry.kind, entry.digest, entry.name, entry.payload["recipe"]) == ("checkpoint", digest, recipe, recipe)
-    assert entry.inputs == (("trained-from", recorded_digest(inputs["base"])), ("trained-on", "d" * 64))
+    shown = tuple(("examples", one.digest) for one in outcome.lineage[:-1])
+    assert entry.inputs == (("trained-from", recorded_digest(inputs["base"])), ("trained-on", "d" * 64), *shown)
+    assert all(one.kind == "examples" for one in outcome.lineage[:-1])
     assert Engine(out / "checkpoint")
 
 
@@ -172,7 +174,7 @@ def test_cpt_sft_from_the_base_model_keeps_the_instruct_models_way_of_chatting(
     run_file = settings(tmp_path, cpt_model=str(base))
     outcome, out, facts = carry_out("cpt-sft", run_file, inputs, tmp_path)
     assert facts["from_base_model"] == 1
-    assert outcome.lineage[0].inputs[0] == ("trained-from", weights_digest(base))
+    assert outcome.lineage[-1].inputs[0] == ("trained-from", weights_digest(base))
     template = (inputs["base"] / "chat_template.jinja").read_text()
     assert (out / "checkpoint" / "chat_template.jinja").read_text() == template
     assert not (out / "start").exists()

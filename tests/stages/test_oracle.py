@@ -110,8 +110,9 @@ def test_every_epoch_is_scored_and_the_weights_are_the_same_bits(
     assert watch.epochs[0].loss > watch.epochs[-1].loss
     assert made.metrics["oracle/epoch-2"] == watch.epochs[1].oracle.points and made.metrics["oracle_diverged"] == 0
     assert f"| 3 | {watch.epochs[2].loss:.3f} |" in made.markdown
-    checkpoint, verifier, scores = made.lineage
-    assert (checkpoint.kind, verifier.kind, scores.kind) == ("checkpoint", "verifier", "scores")
+    examples, checkpoint, verifier, scores = made.lineage
+    kinds = (examples.kind, checkpoint.kind, verifier.kind, scores.kind)
+    assert kinds == ("examples", "checkpoint", "verifier", "scores")
     assert scores.inputs == (("evaluated", checkpoint.digest), ("judged-by", verifier.digest))
 
 

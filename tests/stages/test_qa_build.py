@@ -172,7 +172,7 @@ def test_lineage_leads_from_the_dataset_to_the_documents(demo: tuple[Path, Outco
     entries = list(read_records(out / "lineage.jsonl", Lineage))
     by_digest = {entry.digest: entry for entry in entries}
     (dataset,) = (entry for entry in entries if entry.kind == "dataset")
-    assert [entry.kind for entry in outcome.lineage] == ["agent", "dataset", "rejects"]
+    assert [entry.kind for entry in outcome.lineage] == ["agent", "agent", "agent", "dataset", "rejects"]
     counts = {name: count for name, count in dataset.payload.items() if isinstance(count, int)}
     listed = [digest for role, digest in dataset.inputs if role == "contains"]
     assert dataset.digest == digest_json(counts | {"contains": listed})
