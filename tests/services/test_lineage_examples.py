@@ -12,6 +12,7 @@ from iar.config import Endpoint
 from iar.methods.merkle import merkle_root
 from iar.methods.offline_teacher import CERTIFIERS
 from iar.records import Document, QAPair, read_records
+from iar.services.checkpoints import recorded_digest
 from iar.services.dataset_lineage import certifier_entries
 from iar.services.integrity import check_artifact
 from iar.services.lineage_examples import example_faults
@@ -55,6 +56,11 @@ def named(registry: Registry, kind: str, name: str) -> str:
     return next(f"{kind}:{one.digest}" for one in registry.of_kind(kind) if one.name == name)
 
 
+def checkpoint(finished: Finished, task: str) -> str:
+    """Weights are named by what they are: two trainings may come to the same ones, under the name of the first."""
+    return f"checkpoint:{recorded_digest(artifact(finished, task) / 'checkpoint')}"
+
+
 def whole(row: dict[str, str]) -> str:
     """The id of the document that a row was made of, or of a part of it."""
     return row["source_id"].partition("/")[0]
@@ -83,10 +89,10 @@ def test_questions_lead_to_the_rows_of_align_and_of_vanilla_alike(
     finished: Finished, registry: Registry, asked: Ask
 ) -> None:
     pairs = list(read_records(artifact(finished, "qa-build") / "train.jsonl", QAPair))
-    tuned, vanilla = (asked("examples", named(registry, "checkpoint", name)) for name in ("theta_IA", "vanilla"))
+    tuned, vanilla = (asked("examples", checkpoint(finished, task)) for task in ("align", "vanilla"))
     assert tuned == vanilla and [row["id"] for row in tuned] == [pair.id for pair in pairs]
     question = next(one for one in registry.of_kind("qa") if one.name == pairs[0].id)
-    (row,) = asked("examples", named(registry, "checkpoint", "theta_IA"), "--of", f"qa:{question.digest}")
+    (row,) = asked("examples", checkpoint(finished, "align"), "--of", f"qa:{question.digest}")
     assert (row["id"], row["source_id"]) == (pairs[0].id, pairs[0].chunk_id)
 
 
@@ -94,8 +100,8 @@ def test_real_share_of_a_training_counts_tokens_by_who_wrote_them(
     finished: Finished, registry: Registry, asked: Ask
 ) -> None:
     shares = {
-        name: asked("real-share", named(registry, "checkpoint", name))
-        for name in ("theta_I", "theta_IA", "sdft", "replay")
+        name: asked("real-share", checkpoint(finished, task))
+        for name, task in (("theta_I", "inject"), ("theta_IA", "align"), ("replay", "baseline-replay"))
     }
     trained = {
         one.name: one.payload["target_tokens"] for one in registry.of_kind("checkpoint") if "steps" in one.payload
@@ -104,7 +110,6 @@ def test_real_share_of_a_training_counts_tokens_by_who_wrote_them(
     assert {one["unit"] for one in shares.values()} == {"tokens"}
     assert shares["theta_I"]["documents"] * epochs == trained["theta_I"] and shares["theta_I"]["share"] == 1.0
     assert shares["theta_IA"]["quoted"] * epochs == trained["theta_IA"] and shares["theta_IA"]["synthetic"] == 0
-    assert shares["sdft"]["synthetic"] > 0 and shares["sdft"]["share"] == 0.0
     assert shares["replay"]["given"] > 0 and shares["replay"]["quoted"] > 0
     assert shares["replay"]["given"] + shares["replay"]["quoted"] == trained["replay"]
 

@@ -300,9 +300,11 @@ def test_sdft_trains_on_the_rewrites_that_kept_the_answer(
     lost = Reply(TRAIN[-1].id, "I have no idea.", 5, False)
     write_records(rewritten["rewrites"] / "replies.jsonl", [*good, lost])
     rewrite(rewritten, tmp_path)
-    _, out, facts = carry_out("sdft", settings(tmp_path), rewritten, tmp_path)
+    made, out, facts = carry_out("sdft", settings(tmp_path), rewritten, tmp_path)
     assert facts["acceptance_rate"] == pytest.approx(1 - 1 / len(TRAIN))
     assert facts["refused/lost the answer"] == 1
+    written = made.lineage[0].payload["target_tokens"]
+    assert written["synthetic"] > written["quoted"] > 0
     card = json.loads((out / "card.json").read_text())
     assert card["rendered"][0]["trained"].startswith("It was Tora Lind who did that.")
 

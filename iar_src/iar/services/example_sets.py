@@ -52,7 +52,7 @@ def write_examples(
     """List the examples that became rows in `examples.jsonl`; return what is recorded of them as a set.
 
     target_tokens: by who wrote them, in tokens of the model, of one pass over the rows. `writers`: by objective, of
-    those that neither reconstruct a document nor retell one.
+    those that neither reconstruct a document nor retell one, and by id where a single example has another.
     """
     kept = {row.id for row in rows}
     uses = [
@@ -63,7 +63,9 @@ def write_examples(
     write_records(out / EXAMPLES, uses)
     tokens: Counter[str] = Counter()
     for row in rows:
-        writer = DOCUMENTS if row.objective in RECONSTRUCTION else writers.get(row.objective, SYNTHETIC)
+        writer = (
+            DOCUMENTS if row.objective in RECONSTRUCTION else writers.get(row.id, writers.get(row.objective, SYNTHETIC))
+        )
         tokens[writer] += row.target_length
     return {
         "merkle_root": merkle_root(one.digest for one in uses),

@@ -158,7 +158,8 @@ def sdft(task: Task) -> Outcome:
     pairs = task.pairs
     rewrites = list(read_records(task.inputs["rewrites"] / "rewrites.jsonl", Rewrite))
     own = [replace(pair, answer=rewrite.answer) for pair, rewrite in zip(pairs, rewrites, strict=True)]
-    result = _train(task, task.base, _question_rows(task, own, SYNTHETIC), task.run_file.align)
+    taken = [rewrite.id for rewrite in rewrites if not rewrite.refused]
+    result = _train(task, task.base, _question_rows(task, own, taken), task.run_file.align)
     return _finish(task, result, acceptance(rewrites))
 
 
@@ -226,7 +227,8 @@ def _train(
     return train(start, rows, settings, context.seed, out, update, platform, lora, place, keep_masters)
 
 
-def _question_rows(task: Task, pairs: Sequence[QAPair], writer: str = "") -> list[TokenRow]:
+def _question_rows(task: Task, pairs: Sequence[QAPair], rewritten: Sequence[str] = ()) -> list[TokenRow]:
+    """Return the rows of the questions; `rewritten`: the ids of those whose answers theta_0 wrote."""
     settings = task.run_file.align
     return prepare(
         list(answer_rows(pairs)),
@@ -234,7 +236,7 @@ def _question_rows(task: Task, pairs: Sequence[QAPair], writer: str = "") -> lis
         task.run_file.model.system_turn,
         settings.sequence_length,
         task.out,
-        writers={"qa": writer or answered_by(pairs)},
+        writers={"qa": answered_by(pairs)} | dict.fromkeys(rewritten, SYNTHETIC),
     )
 
 
