@@ -284,7 +284,7 @@ def test_a_cut_fetch_goes_on_where_it_stood_and_waits_for_its_other_fetcher(s3: 
 # --- killed and taken up
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_pod_that_ends_early_is_taken_up_on_another_disk_with_the_same_bits(
     s3: S3Server, start: Path, tmp_path: Path, number: int
 ) -> None:

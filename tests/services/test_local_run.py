@@ -130,6 +130,7 @@ def test_a_second_run_reuses_everything_quickly(finished: Finished) -> None:
     assert all(stage["reused"] and stage["state"] == "done" for stage in status["stages"])
 
 
+@pytest.mark.slow
 def test_what_a_form_starts_is_reused_by_the_run_file_written_out(world: World, tmp_path: Path) -> None:
     from kfp import local
 
