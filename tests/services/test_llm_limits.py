@@ -82,7 +82,7 @@ def test_concurrency_settles_at_what_the_server_bears(tmp_path: Path, status: in
     def script(*_: object) -> Answer:
         seen.append(server.in_flight)
         if seen[-1] > 4:
-            return Answer(status=status, headers={"Retry-After": "0"}, delay_seconds=0.05)
+            return Answer(status=status, headers={"Retry-After": "0"}, delay_seconds=0.2)
         return Answer("x", delay_seconds=0.05)
 
     with serve(script) as server:
