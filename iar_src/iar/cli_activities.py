@@ -31,7 +31,7 @@ def activities(
         return
     for line in lines:
         typer.echo(line)
-    typer.echo(f"{len(found)} activities")
+    typer.echo("1 activity" if len(found) == 1 else f"{len(found)} activities")
 
 
 def examples(
