@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import sqlite3
 import tempfile
 import threading
@@ -629,9 +628,9 @@ def test_a_bucket_is_read_where_it_is(books: Books) -> None:
 
 
 def put_back(database: Path, copy: Path) -> None:
-    for beside in database.parent.glob(f"{database.name}-*"):
-        beside.unlink()
-    shutil.copy(copy, database)
+    """As the pages of `copy`, through SQLite: other connections of this process have the database open."""
+    with closing(sqlite3.connect(copy)) as older, closing(sqlite3.connect(database)) as now:
+        older.backup(now)
 
 
 def test_an_older_copy_of_the_registry_promotes_nothing(books: Books, tmp_path: Path) -> None:
