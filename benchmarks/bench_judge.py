@@ -67,7 +67,7 @@ def judging(judgements: int, at_once: int, milliseconds: float) -> dict[str, Any
         votes = judge.judge_many(asked, watch)
         seconds = time.perf_counter() - start
         our_cpu, server_cpu = time.process_time() - our_start, server.cpu_seconds() - server_start
-    assert all(score == 1.0 for score, _, _ in votes)
+    assert all(one.score == 1.0 for one in votes)
     ideal = judgements / at_once * milliseconds / 1000
     return {
         "ours": seconds,

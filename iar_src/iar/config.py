@@ -5,6 +5,7 @@ and the fix. Nothing changes a loaded run file.
 """
 
 import datetime
+import itertools
 import re
 import warnings
 from typing import Annotated, Any, Literal, Self, get_args
@@ -79,6 +80,11 @@ class Endpoint(Section):
     def weights(self) -> str:
         """The model, with the revision where one is named."""
         return f"{self.model}@{self.revision}" if self.revision else self.model
+
+    def asks_like(self, other: "Endpoint") -> bool:
+        """Whether the same prompt to both is one and the same question, bought once."""
+        mine, theirs = ((one.weights, one.temperature, one.top_p, one.max_tokens) for one in (self, other))
+        return mine == theirs
 
     @property
     def base_urls(self) -> tuple[str, ...]:
@@ -621,6 +627,13 @@ class EvaluateSection(Section):
         names = [judge.name if isinstance(judge, Endpoint) else judge for judge in judges]
         if len(set(names)) < len(names):
             raise ValueError("names a judge twice; a panel needs three different judges, each with its own name")
+        asking = [judge for judge in judges if isinstance(judge, Endpoint)]
+        for one, other in itertools.combinations(asking, 2):
+            if one.asks_like(other):
+                raise ValueError(
+                    f"{one.name} and {other.name} are one model, {one.weights}, with the same sampling: one reply "
+                    "would be two votes; take another model, or another temperature"
+                )
         return judges
 
 

@@ -234,7 +234,10 @@ class Reply:
 
 @dataclass(frozen=True)
 class Vote:
-    """One judge's verdict on one reply. `score` is 0, 0.5 or 1; None is a failed vote, with `error`."""
+    """One judge's verdict on one reply. `score` is 0, 0.5 or 1; None is a failed vote, with `error`.
+
+    Tokens, `cost` (money at the judge's prices) and `seconds` are of all calls that it took; 0 of a rule.
+    """
 
     model: str
     suite: str
@@ -245,6 +248,10 @@ class Vote:
     score: float | None
     raw: str
     error: str
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

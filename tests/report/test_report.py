@@ -138,7 +138,7 @@ def test_servers_take_the_place_of_the_banner(made: Made) -> None:
     llm = RunFile.model_validate(
         RUN_FILE.model_dump()
         | {"qa_build": {"teacher": {"name": "t", **server}}}
-        | {"evaluate": {"judges": [{"name": name, **server} for name in "abc"]}}
+        | {"evaluate": {"judges": [{"name": name, "temperature": n / 2, **server} for n, name in enumerate("abc")]}}
     )
     report = collect(made.inputs, llm, RUN_ID)
     text = Page(render(report)).text

@@ -1,15 +1,17 @@
 """The panel at work: who is asked, what is archived, who is refused."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 from iar.config import RunFile
 from iar.errors import PermanentError, UserError
 from iar.methods.grading import Grading
 from iar.records import EvalItem, Reply
-from iar.services.judges import open_judges, read_votes, same_family, vote, write_votes
+from iar.services.judges import Judgement, open_judges, read_votes, same_family, vote, write_votes
 
 ITEMS = [EvalItem(f"q{n}", "domain", f"Question {n}?", 8, {"reference": "x", "aliases": []}) for n in range(3)]
 REPLIES = {item.id: Reply(item.id, f"reply {item.id}", 2, False) for item in ITEMS}
@@ -26,11 +28,13 @@ class Scripted:
 
     def judge_many(
         self, gradings: Sequence[Grading], on_progress: Callable[[int, int], None] | None = None
-    ) -> list[tuple[float | None, str, str]]:
+    ) -> list[Judgement]:
         keys = [grading.reply.removeprefix("reply ") for grading in gradings]
         self.asked += keys
         scores = [self._verdicts[key] for key in keys]
-        return [(score, "raw", "" if score is not None else "unreadable") for score in scores]
+        return [
+            Judgement(score, "raw", "" if score is not None else "unreadable", 90, 7, 0.25, 1.5) for score in scores
+        ]
 
 
 def panel() -> list[Scripted]:
@@ -58,8 +62,19 @@ def test_every_vote_is_archived_failed_ones_too(tmp_path: Path) -> None:
         ("q2", "two", 0.5),
         ("q2", "three", None),
     ]
-    assert archived[-1].vote.error == "unreadable"
+    last = archived[-1].vote
+    assert (last.error, last.prompt_tokens, last.completion_tokens) == ("unreadable", 90, 7)
+    assert (last.cost, last.seconds) == (0.25, 1.5)
     assert len({one.prompt_hash for one in archived}) == 3
+
+
+def test_an_archive_of_an_older_version_is_read_without_what_its_votes_cost(tmp_path: Path) -> None:
+    votes = vote("m", ITEMS, REPLIES, panel()).votes
+    write_votes(path := tmp_path / "votes.parquet", votes)
+    table = parquet.read_table(path)
+    parquet.write_table(table.drop_columns(["prompt_tokens", "completion_tokens", "cost", "seconds"]), path)
+    free = {"prompt_tokens": 0, "completion_tokens": 0, "cost": 0.0, "seconds": 0.0}
+    assert [one.vote for one in read_votes(path)] == [replace(one.vote, **free) for one in votes]
 
 
 def test_valid_votes_on_the_same_text_are_not_bought_again() -> None:
@@ -98,7 +113,7 @@ def test_rules_are_opened_by_name(tmp_path: Path) -> None:
     judges = open_judges(run_file("rule:exact", "rule:token-f1", "rule:char-ngram"), tmp_path)
     assert [judge.name for judge in judges] == ["rule:exact", "rule:token-f1", "rule:char-ngram"]
     grading = Grading("Who?", "Tora Lind", "Tora Lind", (), ())
-    assert [judge.judge_many([grading]) for judge in judges] == [[(1.0, "", "")]] * 3
+    assert [judge.judge_many([grading]) for judge in judges] == [[Judgement(1.0, "", "")]] * 3
 
 
 def test_a_judge_of_the_models_own_family_is_refused_unless_allowed(tmp_path: Path) -> None:

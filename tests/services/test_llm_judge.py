@@ -7,16 +7,21 @@ import pytest
 
 from iar.config import Endpoint
 from iar.methods.grading import Grading
+from iar.services.judges import Judgement
 from iar.services.llm import Patience
 from iar.services.llm_ask import READ_ATTEMPTS
 from iar.services.llm_judge import LlmJudge, read_score
-from tests.services.chat_server import Answer, serve, user_of
+from tests.services.chat_server import Answer, completion, serve, user_of
 
 QUICK = Patience(0.005, 0.02, 5.0)
 
 
 def grading(reply: str, **settings: object) -> Grading:
     return Grading(question="Who built Velm?", reply=reply, reference="Tora Lind", **settings)  # type: ignore[arg-type]
+
+
+def told(judgements: list[Judgement]) -> list[tuple[float | None, str, str]]:
+    return [(one.score, one.raw, one.error) for one in judgements]
 
 
 @pytest.mark.parametrize(
@@ -63,8 +68,8 @@ def test_votes_come_in_order_with_raw_replies(tmp_path: Path) -> None:
     with serve(script) as server:
         judge = LlmJudge(server.endpoint(), tmp_path)
         votes = judge.judge_many([grading("Tora Lind"), grading("Nobody"), grading("Lind, T.")])
-    assert [vote[0] for vote in votes] == [1.0, 0.0, 1.0]
-    assert votes[0][1:] == ('{"reason": "r", "score": 1}', "")
+    assert [vote.score for vote in votes] == [1.0, 0.0, 1.0]
+    assert (votes[0].raw, votes[0].error) == ('{"reason": "r", "score": 1}', "")
     assert judge.name == "test-llm"
 
 
@@ -76,11 +81,29 @@ def test_an_unreadable_vote_is_asked_again_and_then_failed_never_zero(tmp_path: 
     with serve(script) as server:
         judge = LlmJudge(server.endpoint(), tmp_path)
         votes = judge.judge_many([grading("slow"), grading("never")])
-        assert votes[0] == (0.5, '{"score": 0.5}', "")
-        assert votes[1] == (None, "I would say 1.", "unreadable reply: no JSON object with a score")
+        assert told(votes) == [
+            (0.5, '{"score": 0.5}', ""),
+            (None, "I would say 1.", "unreadable reply: no JSON object with a score"),
+        ]
         assert len(server.calls) == 2 + READ_ATTEMPTS
         judge.judge_many([grading("slow"), grading("never")])
         assert len(server.calls) == 2 + READ_ATTEMPTS  # every reply was kept, the unreadable ones too
+
+
+def test_a_vote_keeps_what_all_of_its_calls_cost_and_took(tmp_path: Path) -> None:
+    def script(body: dict, _: int) -> Answer:
+        again = "could not be read" in user_of(body)
+        text = '{"score": 1}' if again or "plain" in user_of(body) else "Well."
+        return Answer(body=completion(text, 200, 30), delay_seconds=0.05)
+
+    with serve(script) as server:
+        endpoint = server.endpoint(prompt_price=10.0, completion_price=100.0)
+        votes = LlmJudge(endpoint, tmp_path).judge_many([grading("plain"), grading("again"), grading("...")])
+        # Who asks once more buys nothing, and is told what it did cost.
+        assert LlmJudge(endpoint, tmp_path).judge_many([grading("plain"), grading("again"), grading("...")]) == votes
+    assert [(one.prompt_tokens, one.completion_tokens) for one in votes] == [(200, 30), (400, 60), (0, 0)]
+    assert [one.cost for one in votes] == pytest.approx([0.005, 0.01, 0.0])
+    assert votes[0].seconds >= 0.05 and votes[1].seconds >= 0.1 and votes[2].seconds == 0
 
 
 def test_a_call_that_fails_is_a_failed_vote_with_its_error(tmp_path: Path) -> None:
@@ -89,7 +112,7 @@ def test_a_call_that_fails_is_a_failed_vote_with_its_error(tmp_path: Path) -> No
 
     with serve(script) as server:
         votes = LlmJudge(server.endpoint(max_attempts=1), tmp_path, QUICK).judge_many([grading("poison"), grading("x")])
-    assert votes == [(None, "", "HTTP 500: boom"), (1.0, '{"score": 1}', "")]
+    assert told(votes) == [(None, "", "HTTP 500: boom"), (1.0, '{"score": 1}', "")]
 
 
 def test_a_reply_cannot_leave_its_fence(tmp_path: Path) -> None:
@@ -112,7 +135,8 @@ def test_points_replace_the_reference(tmp_path: Path) -> None:
 @pytest.mark.parametrize("reply", ["", " ", ":", "...", "。", "```"])
 def test_a_reply_without_words_scores_zero_unasked(tmp_path: Path, reply: str) -> None:
     judge = LlmJudge(Endpoint(name="t", base_url="http://127.0.0.1:1", model="m"), tmp_path)
-    assert judge.judge_many([grading(reply)]) == [(0.0, "not asked: the reply has no letter and no digit", "")]
+    unasked = Judgement(0.0, "not asked: the reply has no letter and no digit", "")
+    assert judge.judge_many([grading(reply)]) == [unasked]
 
 
 def test_the_version_changes_with_model_and_sampling(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import sqlite3
 import time
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from iar.services import llm_http, reply_cache
 from iar.services.llm import ChatClient, ChatRequest, Patience
 from iar.services.llm_ask import ask
 from iar.services.llm_budget import dearest, money
-from iar.services.llm_http import chat_body
+from iar.services.llm_http import call_body
 from iar.services.llm_teacher_replies import Certificate, reader_of, schema_of
 from iar.services.reply_cache import FILE_NAME, Call, Spent, open_cache
 from iar.services.throttle import Pool, Throttle
@@ -132,11 +131,10 @@ def test_the_end_of_a_pause_wakes_those_that_wait_while_other_servers_are_full(f
     async def place_after_a_pause() -> str:
         pool = Pool([*(f"full {number}" for number in range(full)), "paused"], 1)
         pool.servers[-1].pause(0.2)
-        async with AsyncExitStack() as hanging:
-            for _ in range(full):
-                await hanging.enter_async_context(pool.slot())
-            async with asyncio.timeout(20), pool.slot() as server:
-                return server.url
+        for _ in range(full):
+            await pool.take()
+        async with asyncio.timeout(20):
+            return (await pool.take()).url
 
     assert asyncio.run(place_after_a_pause()) == "paused"
 
@@ -267,7 +265,7 @@ def test_a_count_that_cannot_be_read_loses_no_reply_and_is_taken_at_most(tmp_pat
     with serve(lambda *_: Answer(body=body)) as server:
         client = ChatClient(server.endpoint(), tmp_path)
         assert client.complete(rows(1))[0].text == "x" and len(server.calls) == 1
-    most = dearest(client.endpoint, chat_body(client.endpoint, rows(1)[0]))
+    most = dearest(call_body(client.endpoint, rows(1)[0]))
     assert client.spent() == Spent(1, most.prompt_tokens, len(body))
 
 
@@ -303,4 +301,4 @@ def test_a_cache_that_cannot_be_written_is_named_and_may_be_tried_again(
             cache.put([call])
         other.rollback()
         cache.put([call, call])
-        assert cache.get("k") == ("{}", 0.1) and cache.spent("m", "") == Spent(2, 2, 2)
+        assert cache.find(["k"]) == {"k": ("{}", 0.1)} and cache.spent("m", "") == Spent(2, 2, 2)

@@ -119,6 +119,13 @@ def test_a_server_may_stand_for_the_offline_teacher(tmp_path: Path) -> None:
             "run.yaml:6: evaluate.judges: names a judge twice; a panel needs three different judges, ",
         ),
         (
+            "evaluate:\n  judges:\n    - rule:exact\n"
+            "    - {name: a, base_url: http://one/v1, model: m, revision: '2', timeout_seconds: 9.0}\n"
+            "    - {name: b, base_url: http://other/v1, model: m, revision: '2'}\n",
+            "run.yaml:6: evaluate.judges: a and b are one model, m@2, with the same sampling: one reply would "
+            "be two votes; take another model, or another temperature",
+        ),
+        (
             "platform:\n  backend: kubeflw\n",
             "run.yaml:6: platform.backend: 'kubeflw' is not one of 'local' or 'kubeflow'; did you mean 'kubeflow'?",
         ),

@@ -19,7 +19,7 @@ from iar.records import (
     read_records,
     write_records,
 )
-from iar.services.judges import Judged, open_judges, read_votes
+from iar.services.judges import Judged, Judgement, open_judges, read_votes
 from iar.services.scoring import Examination, general_results, item_score, score_model
 from iar.services.subjects import Subject
 from iar.services.suites import domain_items, load_suites, retention_items
@@ -137,8 +137,8 @@ def test_general_results_of_the_same_weights_are_taken_over(examination: Examina
 def test_an_unscored_reply_is_counted_and_not_averaged(
     examination: Examination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail_first(judge: Any, gradings: Sequence[Any]) -> list[tuple[float | None, str, str]]:
-        return [(None if "0" in one.question else 1.0, "", "down") for one in gradings]
+    def fail_first(judge: Any, gradings: Sequence[Any]) -> list[Judgement]:
+        return [Judgement(None if "0" in one.question else 1.0, "", "down") for one in gradings]
 
     monkeypatch.setattr(type(examination.judges[0]), "judge_many", fail_first)
     scores = score_model(SUBJECT, examination, tmp_path / "m")
@@ -149,7 +149,7 @@ def test_no_score_at_all_is_a_failure_not_a_zero(
     examination: Examination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        type(examination.judges[0]), "judge_many", lambda _, gradings: [(None, "", "down") for _ in gradings]
+        type(examination.judges[0]), "judge_many", lambda _, gradings: [Judgement(None, "", "down") for _ in gradings]
     )
     with pytest.raises(TemporaryError, match=r"domain: no reply of vanilla got two valid votes of 2; .* run again"):
         score_model(SUBJECT, examination, tmp_path / "m")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from iar.errors import PermanentError
 
@@ -14,16 +15,24 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 
     Raises PermanentError where names and values do not match: a prompt with a hole costs money.
     """
-    places = set(_PLACE.findall(template))
-    if places != set(values):
+    parts = list(_parts(template))
+    if (places := set(parts[1::2])) != set(values):
         raise PermanentError(f"prompt template has the places {sorted(places)}, the values are {sorted(values)}")
-    return _PLACE.sub(lambda place: values[place[1]], template)
+    parts[1::2] = [values[place] for place in parts[1::2]]
+    return "".join(parts)
+
+
+@lru_cache(maxsize=64)  # a template is filled thousands of times
+def _parts(template: str) -> tuple[str, ...]:
+    """Return a template's text and the names of its places in turn."""
+    return tuple(_PLACE.split(template))
 
 
 def fence(text: str, tag: str) -> str:
     """Return untrusted text between <tag> and </tag>; no text can close the fence, for its "<" are escaped."""
     # An escape that the text has of its own gets one "amp;" more, so that `unfence` can tell it.
-    escaped = _ESCAPE.sub(r"&amp;\1", text).replace("<", "&lt;")
+    escaped = _ESCAPE.sub(r"&amp;\1", text) if "&" in text else text
+    escaped = escaped.replace("<", "&lt;")
     return f"<{tag}>\n{escaped}\n</{tag}>"
 
 

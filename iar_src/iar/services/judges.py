@@ -17,16 +17,29 @@ PROMPT_HASH = "prompt_hash"
 _GENERIC_WORDS = frozenset(("base", "chat", "instruct", "large", "mini", "model", "small", "the"))
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """What a judge made of one reply, as a `Vote` keeps it: a failed one has score None and an error."""
+
+    score: float | None
+    raw: str
+    error: str
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+    seconds: float = 0.0
+
+
 class Judge(Protocol):
-    """Grades replies: (score or None, raw text, error) for each, in order."""
+    """Grades replies."""
 
     name: str
     version: str
 
     def judge_many(
         self, gradings: Sequence[Grading], on_progress: Callable[[int, int], None] | None = None
-    ) -> list[tuple[float | None, str, str]]:
-        """Return a verdict a grading; a failed one has score None and an error."""
+    ) -> list[Judgement]:
+        """Return one judgement a grading, in order."""
         ...
 
 
@@ -39,9 +52,9 @@ class RuleJudge:
 
     def judge_many(
         self, gradings: Sequence[Grading], on_progress: Callable[[int, int], None] | None = None
-    ) -> list[tuple[float | None, str, str]]:
+    ) -> list[Judgement]:
         """Return the rule's score of each grading; rules never fail."""
-        return [(self._grade(grading), "", "") for grading in gradings]
+        return [Judgement(self._grade(grading), "", "") for grading in gradings]
 
 
 @dataclass(frozen=True)
@@ -147,14 +160,13 @@ def _cast(
     hashes = {key: digest_json(to_json(one)) for key, one in gradings.items()}
     votes = {key: bought.get((judge.name, judge.version, digest)) for key, digest in hashes.items()}
     open_ids = [key for key, one in votes.items() if one is None]
-    verdicts = dict(zip(open_ids, judge.judge_many([gradings[key] for key in open_ids]), strict=True))
+    judgements = dict(zip(open_ids, judge.judge_many([gradings[key] for key in open_ids]), strict=True))
     for item in items:
         known = votes[item.id]
         if known:
             made = replace(known, model=model, suite=item.suite, item_id=item.id)
         else:
-            score, raw, error = verdicts[item.id]
-            made = Vote(model, item.suite, item.id, judge.name, judge.version, 1, score, raw, error)
+            made = Vote(model, item.suite, item.id, judge.name, judge.version, 1, **vars(judgements[item.id]))
         ballots[item.id].append(ArchivedVote(made, hashes[item.id]))
 
 
@@ -176,7 +188,9 @@ def write_votes(path: Path, votes: Sequence[ArchivedVote]) -> None:
     import pyarrow.parquet
 
     texts = ("model", "suite", "item_id", "judge", "judge_version", "raw", "error", PROMPT_HASH)
-    kinds = {name: pyarrow.string() for name in texts} | {"attempt": pyarrow.int32(), "score": pyarrow.float64()}
+    kinds = {name: pyarrow.string() for name in texts}
+    kinds |= {name: pyarrow.int32() for name in ("attempt", "prompt_tokens", "completion_tokens")}
+    kinds |= {name: pyarrow.float64() for name in ("score", "cost", "seconds")}
     rows: list[dict[str, Any]] = [to_json(one.vote) | {PROMPT_HASH: one.prompt_hash} for one in votes]
     order = [*Vote.__dataclass_fields__, PROMPT_HASH]
     table = pyarrow.Table.from_pylist(rows, schema=pyarrow.schema([(name, kinds[name]) for name in order]))
@@ -186,7 +200,7 @@ def write_votes(path: Path, votes: Sequence[ArchivedVote]) -> None:
 
 
 def read_votes(path: Path) -> list[ArchivedVote]:
-    """Return archived votes in order. Raises PermanentError for a damaged file."""
+    """Return archived votes in order; those of older versions cost 0. Raises PermanentError for a damaged file."""
     import pyarrow
     import pyarrow.parquet
 

@@ -1,38 +1,23 @@
 """Client of an OpenAI-compatible chat server: many prompts at once, patient, and nothing bought twice."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass, replace
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from iar.config import Endpoint
 from iar.errors import UserError
-from iar.methods.digest import digest_json
-from iar.services.llm_answers import Answered, Failed, Verdict, read_completion
+from iar.services.llm_answers import Failed, Verdict
 from iar.services.llm_calls import PROBE, Calls, Dialect, Patience
 from iar.services.llm_http import ChatRequest, CompletionRequest, Request, call_body, open_http, post
+from iar.services.llm_orders import ChatReply, Orders
 from iar.services.reply_cache import GroupCommit, ReplyCache, Spent, open_cache
 
 __all__ = ["ChatClient", "ChatReply", "ChatRequest", "CompletionRequest", "Patience", "check"]
 
 _CHECK_TIMEOUT_SECONDS = 30.0  # a preflight answers soon or says that nobody does
-
-
-@dataclass(frozen=True)
-class ChatReply:
-    """The reply's text, or `error` with the reason why there is none. Tokens are the server's count.
-
-    `truncated`: the limit on its length ended it.
-    """
-
-    text: str
-    error: str
-    prompt_tokens: int
-    completion_tokens: int
-    seconds: float
-    truncated: bool = False
 
 
 class ChatClient:
@@ -51,58 +36,46 @@ class ChatClient:
 
         A call that fails while the server answers others becomes a reply with `error`. Raises
         UserError where the user must act or a ceiling of the budget is reached, TemporaryError where the
-        servers are down or refuse for too long; replies received before that are kept.
+        servers are down or refuse for too long; replies received before that are kept. What `on_progress`
+        raises is logged and ends nothing.
         """
-        keys = [self._key(request) for request in requests]
-        replies: dict[str, ChatReply] = {}
         with open_cache(self._cache_folder) as cache:
-            wanted: dict[str, Request] = {}
-            for key, request in zip(keys, requests, strict=True):
-                stored = cache.get(key)
-                if stored:
-                    raw, seconds = stored
-                    replies[key] = _reply(read_completion(raw), seconds)
-                else:
-                    wanted[key] = request
-            report = _progress_over(keys, replies, on_progress)
-            if wanted:
-                asyncio.run(self._buy(wanted, replies, cache, report))
-        return [replies[key] for key in keys]
+            orders = Orders(self.endpoint, requests, cache, on_progress)
+            gc.freeze()  # to look through all that the process holds would stop every call for a tenth of a second
+            try:
+                asyncio.run(self._buy(orders, cache))
+            finally:
+                gc.unfreeze()
+        return orders.replies()
 
     def spent(self) -> Spent:
         """Return what this cache's replies of the endpoint's model have cost so far, by other runs too."""
         with open_cache(self._cache_folder) as cache:
             return cache.spent(self.endpoint.model, self.endpoint.revision)
 
-    def _key(self, request: Request) -> str:
-        # The body holds model, prompt and parameters; the address is left out: replicas serve the same model.
-        body = call_body(self.endpoint, request)
-        return digest_json({"revision": self.endpoint.revision, "body": body, "attempt": request.attempt})
-
-    async def _buy(
-        self,
-        wanted: dict[str, Request],
-        replies: dict[str, ChatReply],
-        cache: ReplyCache,
-        report: Callable[[str], None],
-    ) -> None:
-        queue = iter(wanted.items())
+    async def _buy(self, orders: Orders, cache: ReplyCache) -> None:
+        orders.tell()
+        first = await orders.first()
+        if first is None:
+            return
 
         async def work() -> None:
-            for digest, request in queue:
-                exchange = await calls.until_settled(digest, request)
-                replies[digest] = _reply(exchange.verdict, exchange.seconds)
-                report(digest)
+            last = calls.stored
+            while order := await orders.take():
+                exchange, stored = await calls.until_settled(order)
+                stored.add_done_callback(partial(orders.settle, order, exchange))
+                await last  # the next call does not wait for the disk, the one after it does
+                last = stored
+            await last
 
         archive = GroupCommit(cache, self.endpoint.model, self.endpoint.revision)
-        # Twice as many as may be in flight: some wait for the disk, or before they try again.
-        most = 2 * self.endpoint.concurrency * len(self.endpoint.base_urls)
+        # Twice as many as may be in flight: some wait before they try again, or, with a ceiling, for the disk.
+        workers = 2 * self.endpoint.concurrency * len(self.endpoint.base_urls)
         # A server is asked whether it lives by a call of the kind that it is there for.
-        first = next(iter(wanted.values()))
-        probe = PROBE if isinstance(first, ChatRequest) else replace(first, max_tokens=1)
+        probe = PROBE if isinstance(first.request, ChatRequest) else replace(first.request, max_tokens=1)
         async with open_http(self.endpoint) as http:
             calls = Calls(http, self._patience, self._dialect, archive, probe)
-            await _all_or_first_error([work() for _ in range(min(most, len(wanted)))])
+            await calls.run([work() for _ in range(min(workers, orders.count))])
 
 
 def check(endpoint: Endpoint, request: Request = PROBE) -> None:
@@ -120,38 +93,3 @@ def check(endpoint: Endpoint, request: Request = PROBE) -> None:
                 f"LLM server '{endpoint.name}' at {base_url} is down or failing ({verdict.reason}):"
                 " start the server or correct base_url in the run file"
             )
-
-
-def _reply(verdict: Verdict, seconds: float) -> ChatReply:
-    if isinstance(verdict, Answered):
-        return ChatReply(verdict.text, "", verdict.prompt_tokens, verdict.completion_tokens, seconds, verdict.truncated)
-    reason = verdict.reason if isinstance(verdict, Failed) else "too many requests"
-    return ChatReply("", reason, 0, 0, seconds)
-
-
-def _progress_over(
-    keys: Sequence[str], known: Collection[str], on_progress: Callable[[int, int], None] | None
-) -> Callable[[str], None]:
-    """Report how many requests have a reply, now and whenever the returned function is told of another key."""
-    uses = Counter(keys)
-    done = sum(uses[key] for key in known)
-
-    def report(key: str = "") -> None:
-        nonlocal done
-        done += uses[key]
-        if on_progress:
-            on_progress(done, len(keys))
-
-    report()
-    return report
-
-
-async def _all_or_first_error(works: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run all; on the first error stop the others and raise that error."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

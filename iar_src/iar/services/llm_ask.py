@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Generic, TypeVar
 
 from iar.methods.digest import digest_text
-from iar.services.llm import ChatClient, ChatRequest
+from iar.services.llm import ChatClient, ChatReply, ChatRequest
 
 READ_ATTEMPTS = 3  # a model that misses the form three times will miss it again
 _REMINDER = "\n\nYour earlier reply could not be read. Reply with the JSON object alone, complete and short."
@@ -28,12 +28,18 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Asked(Generic[Value]):
-    """What came of a question: the value read, or None with `error`; `raw` is the last reply."""
+    """What came of a question: the value read, or None with `error`; `raw` is the last reply.
+
+    Tokens and seconds are of all attempts, by the server's count.
+    """
 
     value: Value | None
     raw: str
     error: str
     attempts: int
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
 
 
 @cache
@@ -57,10 +63,7 @@ def ask(
         again = [_once_more(requests[index], attempt) for index in pending]
         replies = client.complete(again, on_progress if attempt == 0 else None)
         for index, reply in zip(pending, replies, strict=True):
-            if reply.error:
-                asked[index] = Asked(None, "", reply.error, attempt + 1)
-            else:
-                asked[index] = _read(read, reply.text, attempt + 1)
+            asked[index] = _after(asked[index], reply, read)
         pending = [index for index in pending if asked[index].value is None]
         if not pending:
             break
@@ -73,8 +76,20 @@ def _once_more(request: ChatRequest, attempt: int) -> ChatRequest:
     return dataclasses.replace(request, user=request.user + _REMINDER, attempt=attempt)
 
 
-def _read(read: Callable[[str], Value], text: str, attempts: int) -> Asked[Value]:
-    try:
-        return Asked(read(text), text, "", attempts)
-    except ValueError as error:
-        return Asked(None, text, f"unreadable reply: {error}", attempts)
+def _after(before: Asked[Value], reply: ChatReply, read: Callable[[str], Value]) -> Asked[Value]:
+    """Return what has come of a question with one more reply to it."""
+    value, error = None, reply.error
+    if not error:
+        try:
+            value = read(reply.text)
+        except ValueError as unreadable:
+            error = f"unreadable reply: {unreadable}"
+    return Asked(
+        value,
+        reply.text,
+        error,
+        before.attempts + 1,
+        before.prompt_tokens + reply.prompt_tokens,
+        before.completion_tokens + reply.completion_tokens,
+        before.seconds + reply.seconds,
+    )

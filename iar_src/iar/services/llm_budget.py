@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 from iar.config import Endpoint
 from iar.errors import UserError
-from iar.methods.digest import canonical_json
-from iar.services.llm_answers import read_usage
+from iar.services.llm_answers import Answered, read_usage
+from iar.services.llm_http import Body, Exchange
 from iar.services.llm_ledger import Ledger
 from iar.services.reply_cache import GroupCommit, Spent
 
@@ -24,21 +23,24 @@ def money(endpoint: Endpoint, spent: Spent) -> float:
     return paid / _MILLION
 
 
-def dearest(endpoint: Endpoint, body: dict[str, Any]) -> Spent:
+def dearest(body: Body) -> Spent:
     """Return the most that a call can cost: no tokenizer makes more than one token of a byte."""
-    return Spent(1, len(canonical_json(body).encode()) + _TEMPLATE_TOKENS, int(body["max_tokens"]))
+    return Spent(1, len(body.text.encode()) + _TEMPLATE_TOKENS, body.max_tokens)
 
 
-def billed_tokens(endpoint: Endpoint, body: dict[str, Any], raw: str) -> tuple[int, int]:
+def billed_tokens(body: Body, exchange: Exchange) -> tuple[int, int]:
     """Return the tokens of prompt and reply that a call cost: by the server's count, at most where it gives none.
 
-    `raw` is the body that came back, "" where none did: the server may have written all that it was allowed to.
+    Where nothing came back, the server may have written all that it was allowed to.
     """
-    prompt, completion = read_usage(raw)
+    verdict = exchange.verdict
+    if isinstance(verdict, Answered) and verdict.prompt_tokens and verdict.completion_tokens:
+        return verdict.prompt_tokens, verdict.completion_tokens
+    prompt, completion = read_usage(exchange.raw)
     if prompt is not None and completion is not None:
         return prompt, completion
-    most = dearest(endpoint, body)
-    written = min(len(raw.encode()) or most.completion_tokens, most.completion_tokens)
+    most = dearest(body)
+    written = min(len(exchange.raw.encode()) or most.completion_tokens, most.completion_tokens)
     return most.prompt_tokens if prompt is None else prompt, written if completion is None else completion
 
 
@@ -54,7 +56,7 @@ class Budget:
         self._freed = asyncio.Event()
 
     @asynccontextmanager
-    async def reserve(self, body: dict[str, Any]) -> AsyncIterator[None]:
+    async def reserve(self, body: Body) -> AsyncIterator[None]:
         """Set aside what a call can cost; waits while only calls under way, here or elsewhere, stand against it.
 
         Raises UserError where it would not even fit once they are back: the ceiling is reached.
@@ -62,7 +64,7 @@ class Budget:
         if not self._ceilings:
             yield
             return
-        most = dearest(self._endpoint, body)
+        most = dearest(body)
         while not self._set_aside(most):
             self._freed.clear()
             with suppress(TimeoutError):  # what other processes have back is not told here

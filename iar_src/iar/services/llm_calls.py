@@ -2,16 +2,16 @@
 
 import asyncio
 import random
-from contextlib import AsyncExitStack
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from iar.errors import TemporaryError
-from iar.methods.digest import canonical_json
 from iar.services.llm_answers import Answered, Failed, Refused, SchemaRefused, Verdict
 from iar.services.llm_budget import Budget, billed_tokens
-from iar.services.llm_http import ChatRequest, Exchange, Http, Request, call_body, post
-from iar.services.reply_cache import Call, GroupCommit
+from iar.services.llm_http import Body, ChatRequest, Exchange, Http, Request, call_body, post
+from iar.services.llm_orders import Order
+from iar.services.reply_cache import Call, GroupCommit, Stored
 from iar.services.throttle import Pool, Throttle
 
 PROBE = ChatRequest("Answer with one word.", "Say ready.")
@@ -52,61 +52,89 @@ class Calls:
         self._archive = archive
         self._budget = Budget(http.endpoint, archive)
         self._pool = Pool(http.endpoint.base_urls, http.endpoint.concurrency)
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._ended = False
+        self.stored: Stored = asyncio.get_running_loop().create_future()  # of a call that leaves nothing to store
+        self.stored.set_result(None)
 
-    async def until_settled(self, digest: str, request: Request) -> Exchange:
-        """Try until there is a reply or a settled failure; waiting on 429 is no attempt."""
+    async def run(self, works: Sequence[Coroutine[Any, Any, None]]) -> None:
+        """Run all, each of which makes calls; on the first error end them and raise that error."""
+        tasks = [asyncio.create_task(work) for work in works]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+        finally:
+            await self._end(tasks)
+
+    async def _end(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Stop those that wait at once; what a server is answering already is paid for, so it is kept."""
+        self._ended = True
+        for task in tasks:
+            if task not in self._under_way:
+                task.cancel()
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=self._patience.longest_farewell_seconds)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._archive.drain()
+
+    async def until_settled(self, order: Order) -> tuple[Exchange, Stored]:
+        """Try until there is a reply, or a settled failure; either counts once stored. Waiting on 429 is no attempt."""
         attempts = refusals = 0
         while True:
-            server, exchange = await self._once(digest, request, refusals)
+            server, exchange, stored = await self._once(order, refusals)
             verdict = exchange.verdict
+            if isinstance(verdict, Answered):
+                return exchange, stored
+            await stored
             if isinstance(verdict, Refused):
                 refusals += 1
             elif isinstance(verdict, SchemaRefused):
                 continue
-            elif isinstance(verdict, Answered) or not verdict.retry:
-                return exchange
+            elif not verdict.retry:
+                return exchange, stored
             elif attempts + 1 < self._endpoint.max_attempts:
                 attempts += 1
                 await self._recover(server, verdict, attempts)
             elif await self._is_alive(server, exchange.began, verdict.reason, attempts + 1):
-                return exchange
+                return exchange, stored
 
-    async def _once(self, digest: str, request: Request, refusals: int) -> tuple[Throttle, Exchange]:
-        """Make one call. Return the server that got it and what came of it."""
-        async with self._budget.reserve(call_body(self._endpoint, request)), AsyncExitStack() as place:
-            server = await place.enter_async_context(self._pool.slot())
-            body = call_body(self._endpoint, request, self._dialect.schemas)
-            call = asyncio.create_task(self._call(server, digest, body, refusals, place))
+    async def _once(self, order: Order, refusals: int) -> tuple[Throttle, Exchange, Stored]:
+        """Make one call. Return the server that got it, what came of it, and when that is on disk."""
+        task = asyncio.current_task()
+        assert task is not None
+        async with self._budget.reserve(order.body):
+            server = await self._pool.take()
+            body = order.body
+            if body.has_schema and not self._dialect.schemas:
+                body = call_body(self._endpoint, order.request, with_schema=False)
+            self._under_way.add(task)
             try:
-                return server, await asyncio.shield(call)
-            except asyncio.CancelledError:
-                # Another call has ended the run. What the server is answering already is paid for, so it is kept.
-                await asyncio.wait([call], timeout=self._patience.longest_farewell_seconds)
-                call.cancel()
-                raise
+                exchange = await post(self._http, server.url, body)
+                self._adapt(server, exchange, refusals)
+            finally:
+                self._under_way.discard(task)
+                self._pool.give_back(server)  # it has room again, which need not wait for the disk
+            stored = self._keep(order.key, server.url, body, exchange)
+            if self._endpoint.has_budget:
+                await stored  # what a call could cost is set aside until what it did cost is in the books
+        if self._ended:
+            raise asyncio.CancelledError
+        return server, exchange, stored
 
-    async def _call(
-        self, server: Throttle, digest: str, body: dict[str, Any], refusals: int, place: AsyncExitStack
-    ) -> Exchange:
-        exchange = await post(self._http, server.url, body)
-        self._adapt(server, exchange, refusals)
-        await place.aclose()  # the server has room again, which need not wait for the disk
-        await self._keep(digest, server.url, body, exchange)
-        return exchange
-
-    async def _keep(self, digest: str, base_url: str, body: dict[str, Any], exchange: Exchange) -> None:
-        """Archive a call that may be billed; it is a reply to `digest` unless another try may bring a better one."""
-        if exchange.billed:
-            usable = bool(digest) and not _may_help(exchange.verdict)
-            model, text = self._endpoint.model, canonical_json(body)
-            # A ceiling must hold before a server that does not count, too.
-            tokens = billed_tokens(self._endpoint, body, exchange.raw)
-            await self._archive.put(
-                Call(
-                    digest, model, self._endpoint.revision, base_url, text, exchange.raw, usable, *tokens,
-                    exchange.seconds,
-                )
-            )  # fmt: skip
+    def _keep(self, key: str, base_url: str, body: Body, exchange: Exchange) -> Stored:
+        """Archive a call that may be billed; it is a reply to `key` unless another try may bring a better one."""
+        if not exchange.billed:
+            return self.stored
+        usable = bool(key) and not _may_help(exchange.verdict)
+        # A ceiling must hold before a server that does not count, too.
+        tokens = billed_tokens(body, exchange)
+        model, revision = self._endpoint.model, self._endpoint.revision
+        return self._archive.put(
+            Call(key, model, revision, base_url, body.text, exchange.raw, usable, *tokens, exchange.seconds)
+        )
 
     def _adapt(self, server: Throttle, exchange: Exchange, refusals: int) -> None:
         """Learn from a call what the server bears: before the next one takes its place."""

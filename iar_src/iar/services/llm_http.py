@@ -22,6 +22,7 @@ from pydantic import SecretStr
 
 from iar.config import Endpoint
 from iar.errors import UserError
+from iar.methods.digest import canonical_json
 from iar.services.llm_answers import Failed, Verdict, judge_response, transport_reason
 
 _LONGEST_BODY = 32 << 20  # bytes; the longest replies of any model are a few hundred thousand
@@ -56,6 +57,19 @@ Request = ChatRequest | CompletionRequest
 
 
 @dataclass(frozen=True)
+class Body:
+    """What one call sends: canonical JSON, written once for the cache's key, the server and the archive.
+
+    `path` follows the base URL; `max_tokens` is the longest reply that it asks for.
+    """
+
+    text: str
+    path: str
+    max_tokens: int
+    has_schema: bool
+
+
+@dataclass(frozen=True)
 class Exchange:
     """One call: what came of it, the body the server sent, when it began (monotonic) and how long it took.
 
@@ -71,9 +85,13 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Http:
-    """An open connection pool to the servers of one endpoint, with the key it sends; made by `open_http`."""
+    """An open connection pool to the servers of one endpoint, with the key it sends; made by `open_http`.
+
+    `addresses` are where calls go, without their paths, by base URL.
+    """
 
     endpoint: Endpoint
+    addresses: Mapping[str, str]
     key: SecretStr
     session: aiohttp.ClientSession
     timeout_seconds: float
@@ -97,8 +115,8 @@ def read_key(endpoint: Endpoint) -> SecretStr:
     return SecretStr(key)
 
 
-def call_url(endpoint: Endpoint, base_url: str, body: Mapping[str, Any]) -> str:
-    """Return the address that a body is sent to. Raises UserError for a base URL that carries a secret or a query."""
+def address(endpoint: Endpoint, base_url: str) -> str:
+    """Return a base URL ready for a path behind it. Raises UserError for one that carries a secret or a query."""
     parts = re.match(
         r"^(https?)://(?P<host>[^/?#:@\s]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>\d{1,5}))?(/[^?#\s]*)?$", base_url
     )
@@ -107,7 +125,7 @@ def call_url(endpoint: Endpoint, base_url: str, body: Mapping[str, Any]) -> str:
             f"LLM server '{endpoint.name}': base_url must be http(s)://host[:port]/path without user, password"
             " or query: put the key into the environment variable that api_key_env names"
         )
-    return base_url.rstrip("/") + ("/completions" if "prompt" in body else "/chat/completions")
+    return base_url.rstrip("/")
 
 
 def hide(text: str, key: SecretStr) -> str:
@@ -116,8 +134,18 @@ def hide(text: str, key: SecretStr) -> str:
     return text.replace(secret, "***") if len(secret) >= _SHORTEST_SECRET else text
 
 
-def chat_body(endpoint: Endpoint, request: ChatRequest, with_schema: bool = True) -> dict[str, Any]:
-    """Return the JSON of a chat call, all sampling parameters explicit, the schema where the server knows schemas."""
+def call_body(endpoint: Endpoint, request: Request, with_schema: bool = True) -> Body:
+    """Return what a call of either kind sends, the schema where the server knows schemas."""
+    if isinstance(request, ChatRequest):
+        fields = _chat(endpoint, request, with_schema)
+    else:
+        fields = _completion(endpoint, request)
+    path = "/chat/completions" if "messages" in fields else "/completions"
+    return Body(canonical_json(fields), path, fields["max_tokens"], "response_format" in fields)
+
+
+def _chat(endpoint: Endpoint, request: ChatRequest, with_schema: bool) -> dict[str, Any]:
+    """Return the fields of a chat call, all sampling parameters explicit."""
     system = [{"role": "system", "content": request.system}] if request.system else []
     body: dict[str, Any] = {
         "model": endpoint.model,
@@ -132,10 +160,7 @@ def chat_body(endpoint: Endpoint, request: ChatRequest, with_schema: bool = True
     return body
 
 
-def call_body(endpoint: Endpoint, request: Request, with_schema: bool = True) -> dict[str, Any]:
-    """Return the JSON of a call of either kind, all sampling parameters explicit."""
-    if isinstance(request, ChatRequest):
-        return chat_body(endpoint, request, with_schema)
+def _completion(endpoint: Endpoint, request: CompletionRequest) -> dict[str, Any]:
     return {
         "model": endpoint.model,
         "prompt": list(request.prompt_ids),
@@ -150,18 +175,19 @@ def call_body(endpoint: Endpoint, request: Request, with_schema: bool = True) ->
 
 @asynccontextmanager
 async def open_http(endpoint: Endpoint, most_seconds: float = float("inf")) -> AsyncIterator[Http]:
-    """Open connections for one endpoint; raises UserError where its key is missing."""
+    """Open connections for one endpoint; raises UserError where its key is missing or a base URL carries a secret."""
     key = read_key(endpoint)
+    addresses = {base_url: address(endpoint, base_url) for base_url in endpoint.base_urls}
     secret = key.get_secret_value()
     seconds = min(endpoint.timeout_seconds, most_seconds)
     # The calls in flight are limited elsewhere; a limit on the whole call ends one that trickles, too.
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=_tls()),
-        headers={"Authorization": f"Bearer {secret}"} if secret else {},
+        headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {secret}"} if secret else {}),
         timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, _CONNECT_SECONDS)),
         cookie_jar=aiohttp.DummyCookieJar(),
     ) as session:
-        yield Http(endpoint, key, session, seconds)
+        yield Http(endpoint, addresses, key, session, seconds)
 
 
 @cache
@@ -177,18 +203,19 @@ def _proxy(url: str) -> str | None:
     return None if proxy_bypass(parts.hostname or "") else proxies.get(parts.scheme, proxies.get("all"))
 
 
-async def post(http: Http, base_url: str, body: dict[str, Any]) -> Exchange:
+async def post(http: Http, base_url: str, body: Body) -> Exchange:
     """Make one call; the key is taken out of what the server sent."""
-    url = call_url(http.endpoint, base_url, body)
+    url = http.addresses[base_url] + body.path
     started = time.monotonic()
     try:
-        async with http.session.post(url, json=body, proxy=_proxy(url), allow_redirects=False) as response:
+        sent = body.text.encode()
+        async with http.session.post(url, data=sent, proxy=_proxy(url), allow_redirects=False) as response:
             raw = hide(await _read(response), http.key)
     except TimeoutError as error:
         return _failed(f"no reply within {http.timeout_seconds:g} s", error, started)
     except aiohttp.ClientError as error:
         return _failed(hide(transport_reason(error), http.key), error, started)
-    verdict = judge_response(http.endpoint, base_url, response.status, response.headers, raw, "response_format" in body)
+    verdict = judge_response(http.endpoint, base_url, response.status, response.headers, raw, body.has_schema)
     return Exchange(verdict, raw, started, time.monotonic() - started, billed=response.status == 200)
 
 

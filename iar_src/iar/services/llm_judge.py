@@ -9,8 +9,11 @@ from iar.methods.digest import digest_json
 from iar.methods.grading import Grading
 from iar.methods.prompting import fence, fill
 from iar.methods.reply_json import after_thinking, find_objects
+from iar.services.judges import Judgement
 from iar.services.llm import ChatClient, ChatRequest, Patience
 from iar.services.llm_ask import Asked, ask, load_prompt
+from iar.services.llm_budget import money
+from iar.services.reply_cache import Spent
 
 _SCORES = {0: 0.0, 0.5: 0.5, 1: 1.0}
 _SCHEMA: dict[str, Any] = {
@@ -34,18 +37,23 @@ class LlmJudge:
 
     def judge_many(
         self, gradings: Sequence[Grading], on_progress: Callable[[int, int], None] | None = None
-    ) -> list[tuple[float | None, str, str]]:
-        """Return (score, raw reply, error) for each reply, in order; score None is a failed vote with `error`.
+    ) -> list[Judgement]:
+        """Return one judgement a grading, in order.
 
         A reply without a letter or digit scores 0 unasked: lone punctuation is known to fool judges
         (arXiv 2507.08794). Raises UserError and TemporaryError as `ChatClient.complete` does.
         """
         wordy = [index for index, grading in enumerate(gradings) if _has_words(grading)]
         requests = [self._request(gradings[index]) for index in wordy]
-        votes: list[tuple[float | None, str, str]] = [(0.0, _WORDLESS, "")] * len(gradings)
+        judgements = [Judgement(0.0, _WORDLESS, "")] * len(gradings)
         for index, asked in zip(wordy, ask(self._client, requests, read_score, on_progress), strict=True):
-            votes[index] = _vote(asked)
-        return votes
+            judgements[index] = self._judgement(asked)
+        return judgements
+
+    def _judgement(self, asked: Asked[float]) -> Judgement:
+        tokens = asked.prompt_tokens, asked.completion_tokens
+        cost = money(self._client.endpoint, Spent(asked.attempts, *tokens))
+        return Judgement(asked.value, asked.raw, asked.error, *tokens, cost, asked.seconds)
 
     def _request(self, grading: Grading) -> ChatRequest:
         reference = "\n".join(f"- {point}" for point in grading.points) or _reference(grading)
@@ -81,10 +89,6 @@ def reread(raw: str) -> float | None:
         return 0.0 if raw == _WORDLESS else read_score(raw)
     except ValueError:
         return None
-
-
-def _vote(asked: Asked[float]) -> tuple[float | None, str, str]:
-    return asked.value, asked.raw, asked.error
 
 
 def _reference(grading: Grading) -> str:

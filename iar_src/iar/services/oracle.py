@@ -147,10 +147,10 @@ class Oracle:
         shown = [grading(item, replies[item.id].text) for item in self.items]
         return [
             ArchivedVote(
-                Vote(subject.model, item.suite, item.id, self.judge.name, self.judge.version, 1, *verdict),
+                Vote(subject.model, item.suite, item.id, self.judge.name, self.judge.version, 1, **vars(judgement)),
                 digest_json(to_json(one)),
             )
-            for item, one, verdict in zip(self.items, shown, self.judge.judge_many(shown), strict=True)
+            for item, one, judgement in zip(self.items, shown, self.judge.judge_many(shown), strict=True)
         ]
 
     def _mean(self, channel: str, rows: Iterable[ItemScore]) -> SuiteScore:

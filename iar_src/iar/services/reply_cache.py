@@ -8,14 +8,16 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass, fields
+from itertools import chain
 from pathlib import Path
 
 from iar.errors import TemporaryError, UserError
 
 FILE_NAME = "replies.sqlite"
+_ROWS_AT_ONCE = 64  # in one statement; older SQLite takes at most 999 values in one
 LOCK_SECONDS = 60.0  # parallel tasks commit some rows at a time; a minute means a stuck process
 
 _SCHEMA = """
@@ -31,10 +33,14 @@ CREATE TABLE IF NOT EXISTS spent (
 );
 """
 _ADD = """
-INSERT INTO spent VALUES (?, ?, 1, ?, ?) ON CONFLICT (model, revision) DO UPDATE SET calls = calls + 1,
+INSERT INTO spent VALUES (?, ?, ?, ?, ?) ON CONFLICT (model, revision) DO UPDATE SET calls = calls + excluded.calls,
     prompt_tokens = prompt_tokens + excluded.prompt_tokens,
     completion_tokens = completion_tokens + excluded.completion_tokens
 """
+
+
+Stored = asyncio.Future[None]
+"""Done once a call is on disk; raises where it could not be put there."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,11 @@ class Spent:
     completion_tokens: int = 0
 
     def __add__(self, other: "Spent") -> "Spent":
-        return Spent(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return Spent(
+            self.calls + other.calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+        )
 
     @property
     def tokens(self) -> int:
@@ -82,23 +92,27 @@ class ReplyCache:
         self._path = path
         self._one_commit = threading.Lock()
 
-    def get(self, key: str) -> tuple[str, float] | None:
-        """Return the body stored first under `key` and the seconds it took, if any."""
-        query = "SELECT raw, seconds FROM calls WHERE key = ? AND usable ORDER BY rowid LIMIT 1"
-        found: tuple[str, float] | None = self._connection.execute(query, (key,)).fetchone()
-        return found
+    def find(self, keys: Sequence[str]) -> dict[str, tuple[str, float]]:
+        """Return by key the body stored first under it and the seconds it took; from any thread, hundreds of keys."""
+        marks = ", ".join("?" * len(keys))
+        # From last to first, so that the first one stays.
+        query = f"SELECT key, raw, seconds FROM calls WHERE key IN ({marks}) AND usable ORDER BY rowid DESC"
+        with self._one_commit:
+            found = self._connection.execute(query, keys).fetchall()
+        return {key: (raw, seconds) for key, raw, seconds in found}
 
     def put(self, calls: Sequence[Call]) -> None:
         """Store calls in one commit, from any thread. Raises TemporaryError where the disk does not take them."""
-        marks = ", ".join("?" * (len(fields(Call)) + 1))
+        one = f"({', '.join('?' * (len(fields(Call)) + 1))})"
         try:
             with self._one_commit, self._connection:
-                self._connection.executemany(
-                    f"INSERT INTO calls VALUES ({marks})", [(*vars(call).values(), time.time()) for call in calls]
-                )
-                self._connection.executemany(
-                    _ADD, [(call.model, call.revision, call.prompt_tokens, call.completion_tokens) for call in calls]
-                )
+                # A statement a call would let go of the interpreter, and wait for it again, for each of them.
+                for start in range(0, len(calls), _ROWS_AT_ONCE):
+                    rows = [(*vars(call).values(), time.time()) for call in calls[start : start + _ROWS_AT_ONCE]]
+                    marks = ", ".join([one] * len(rows))
+                    self._connection.execute(f"INSERT INTO calls VALUES {marks}", [*chain.from_iterable(rows)])
+                for (model, revision), spent in _costs(calls).items():
+                    self._connection.execute(_ADD, (model, revision, *astuple(spent)))
         except sqlite3.OperationalError as error:
             raise TemporaryError(
                 f"reply cache {self._path} takes no more replies ({error}): free disk space there, then run again"
@@ -118,6 +132,15 @@ class ReplyCache:
         return Spent(*self._connection.execute(query, (model, revision, start, end)).fetchone())
 
 
+def _costs(calls: Iterable[Call]) -> dict[tuple[str, str], Spent]:
+    """Return what some calls cost together, by model and revision."""
+    costs: dict[tuple[str, str], Spent] = {}
+    for call in calls:
+        model = call.model, call.revision
+        costs[model] = costs.get(model, Spent()) + Spent(1, call.prompt_tokens, call.completion_tokens)
+    return costs
+
+
 class GroupCommit:
     """Stores one model's calls from one event loop: those that end while a commit is under way share the next one.
 
@@ -130,20 +153,39 @@ class GroupCommit:
         self.folder = cache.folder
         self._cache = cache
         self._model = (model, revision)
-        self._waiting: list[Call] = []
-        self._next: asyncio.Task[None] | None = None
-        self._committing = asyncio.Lock()
+        self._waiting: list[tuple[Call, Stored]] = []
+        self._writer: asyncio.Task[None] | None = None
 
-    async def put(self, call: Call) -> None:
-        """Return once `call` is on disk. Raises as `ReplyCache.put`, for every call of a commit that fails."""
-        self._waiting.append(call)
-        self._next = self._next or asyncio.create_task(self._commit_waiting())
-        await asyncio.shield(self._next)  # one that is cancelled takes no other's commit with it
+    def put(self, call: Call) -> Stored:
+        """Return a future that is done once `call` is on disk, or raises as `ReplyCache.put` does of the commit."""
+        stored: Stored = asyncio.get_running_loop().create_future()
+        self._waiting.append((call, stored))
+        self._writer = self._writer or asyncio.create_task(self._commit_all())
+        return stored
 
-    async def _commit_waiting(self) -> None:
-        async with self._committing:
-            batch, self._waiting, self._next = self._waiting, [], None
-            self.spent = await asyncio.to_thread(self._commit, batch)
+    async def drain(self) -> None:
+        """Return once nothing waits for the disk, whatever became of it."""
+        if self._writer:
+            await asyncio.wait([self._writer])
+
+    async def _commit_all(self) -> None:
+        """Commit until nobody waits; one who was cancelled meanwhile has its call stored all the same."""
+        while batch := self._waiting:
+            self._waiting = []
+            error: Exception | None = None
+            try:
+                self.spent = await asyncio.to_thread(self._commit, [call for call, _ in batch])
+            except Exception as caught:  # not ours: it is raised where each call is waited for
+                error = caught
+            for _, stored in batch:
+                if stored.done():
+                    continue
+                if error:
+                    stored.set_exception(error)
+                    stored.exception()  # whoever is gone by now need not be told
+                else:
+                    stored.set_result(None)
+        self._writer = None
 
     def refresh(self) -> None:
         """Learn what other processes have spent since the last commit here."""

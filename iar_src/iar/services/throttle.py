@@ -3,8 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 
 class Throttle:
@@ -66,19 +65,22 @@ class Pool:
         self.servers = [Throttle(url, most) for url in urls]
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._woken = 0  # who has not looked yet
+        self._wake_soon = False
 
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[Throttle]:
-        """Hold a place in flight at the server with the most room; waits for a free one and for the end of a pause."""
+    async def take(self) -> Throttle:
+        """Take a place in flight at the server with the most room; waits for a free one and for the end of a pause."""
         while not (free := [server for server in self.servers if server.has_room()]):
             await self._wait_for_change()
         server = min(free, key=lambda one: (one.bursts, one.in_flight / one.limit))
         server.in_flight += 1
-        try:
-            yield server
-        finally:
-            server.in_flight -= 1
-            self._wake()
+        return server
+
+    def give_back(self, server: Throttle) -> None:
+        """Free the place of a call that came back; whoever made it may take it again before others are woken."""
+        server.in_flight -= 1
+        if not self._wake_soon and self._waiting:
+            self._wake_soon = True
+            asyncio.get_running_loop().call_soon(self._wake)
 
     async def _wait_for_change(self) -> None:
         # A server that is full waits for its calls, not for its clock; one with room waits for the end of its pause.
@@ -97,6 +99,7 @@ class Pool:
 
         Places at a server that pauses count: who is woken for one waits for the end of the pause.
         """
+        self._wake_soon = False
         places = sum(server.places() for server in self.servers) - self._woken
         while places > 0 and self._waiting:
             woken = self._waiting.popleft()

@@ -105,7 +105,7 @@ def make_suite(questions: Sequence[Posed], number: int, seed: int, own: Iterable
 
 def audit(judge: Judge, suite: Suite, on_progress: Progress | None = None) -> VerifierAudit:
     """Return what the judge makes of the suite. Raises what its client raises; replies bought before are kept."""
-    scores = [score for score, _, _ in judge.judge_many(suite.gradings, on_progress)]
+    scores = [one.score for one in judge.judge_many(suite.gradings, on_progress)]
     attacked = _by_kind((one.kind, score) for one, score in zip(suite.attacks, scores, strict=False))
     graded = zip(suite.labelled, scores[len(suite.attacks) :], strict=True)
     labelled = _by_kind((one.kind, (one.label, score)) for one, score in graded)
