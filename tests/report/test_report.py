@@ -19,7 +19,7 @@ from iar.methods.filter_report import calibrated
 from iar.methods.scorers import NEAR_DUPLICATE, SCORERS, Scorer
 from iar.records import PruningLoss, SuiteScore, TestReading, Vote, to_json, write_json
 from iar.report.card import model_card
-from iar.report.data import ReportData, collect, results_json
+from iar.report.data import ReportData, collect, results_json, unchecked_suites
 from iar.report.evidence import panel_facts
 from iar.report.html import duration, render, visible, write_report
 from iar.report.profile import kinds, profile, profile_text
@@ -282,6 +282,14 @@ def test_a_score_on_an_unchecked_evaluation_has_a_warning_in_every_report(tmp_pa
     assert "UNCHECKED for contamination: mmlu." in Page(render(report)).text
     print_results(Console(file=(printed := StringIO()), soft_wrap=True), results)
     assert warning in printed.getvalue()
+
+
+def test_a_suite_of_the_user_that_is_unchecked_has_the_warning_too(report: ReportData) -> None:
+    house = replace(report.test[0], suites=(*report.test[0].suites, SuiteScore("house", 50, 40, 60, 10, 0)))
+    missing = tuple(replace(report.checks[0], evaluation=name, unchecked="empty") for name in ("house", "mine.jsonl"))
+    unread = replace(report, checks=(*report.checks, *missing))
+    assert unchecked_suites(unread) == {}  # neither is behind a score
+    assert unchecked_suites(replace(unread, test=(house, *report.test[1:]))) == {"house": "questions: empty"}
 
 
 @pytest.mark.parametrize("scorer", [*SCORERS, NEAR_DUPLICATE], ids=lambda scorer: scorer.name)
