@@ -1,5 +1,6 @@
 """Splits and deduplication."""
 
+import random
 from collections import Counter
 from unittest.mock import patch
 
@@ -135,6 +136,25 @@ def test_however_few_questions_are_indexed_at_once_the_rule_is_the_same(rows: li
     with patch.object(near_index, "BLOCK", most):
         _, rejects = deduplicate(pairs)
     assert [(one.item_id, one.counterpart) for one in rejects] == compared_with_all(pairs)
+
+
+def test_texts_that_only_share_words_are_not_read_again() -> None:
+    """Some rare n-gram of each stands in another; what is read again is compared set by set, which takes its time."""
+    draw = random.Random(3)
+    words = [begin + end for begin in ("pel", "tor", "vel", "mar", "qui") for end in ("amoor", "onder", "urix", "essa")]
+    texts = [" ".join(draw.choices(words, k=16)) for _ in range(400)]
+    read: list[int] = []
+
+    def text_of(number: int) -> str:
+        read.append(number)
+        return texts[number]
+
+    with patch.object(near_index, "NGRAM_SETS", 1):
+        index = near_index.NearIndex(texts, text_of)
+    found = [number for text in texts for number in index.similar(text)]
+    grams = [character_ngrams(text) for text in texts]
+    assert found == [place for own in grams for place, other in enumerate(grams) if jaccard(own, other) >= 0.8]
+    assert 400 <= len(found) < 420 and len(read) < 450
 
 
 def copied(name: str, document: str, text: str) -> Chunk:

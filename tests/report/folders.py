@@ -16,7 +16,7 @@ from iar.methods.merge_grid import grid
 from iar.methods.paired import paired
 from iar.methods.pick_stability import pick_stability
 from iar.methods.pruning import pruning_losses
-from iar.methods.scorers import SCORERS
+from iar.methods.scorers import NEAR_DUPLICATE, SCORERS
 from iar.methods.selection import Rule, select
 from iar.records import (
     AttackResult,
@@ -182,7 +182,7 @@ def write_data(folder: Path, nasty: str) -> list[QAPair]:
             ["en"],
             seed=1,
         )
-        for one in SCORERS
+        for one in (*SCORERS, NEAR_DUPLICATE)
     ]
     write_json(folder / "filter.json", [to_json(one) for one in reports])
     write_json(

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from iar import cli
-from iar.methods.digest import digest_file
+from iar.methods.digest import digest_file, digest_json
 from iar.methods.provenance import AGENTS, ROWS, Provenance
+from iar.records import EvalCheck, ModelScores, SuiteScore, to_json, write_json
 from iar.services.provenance import dataset_folder, provenance_of
 from iar.services.registry import Producer, Registry
 from iar.services.registry_pages import page
-from iar.services.workspace import Workspace
+from iar.services.scores_outcome import scores_outcome
+from iar.services.suites import SUITES
+from iar.services.workspace import CHECKS, Workspace
 from tests.finished_run import PEOPLE, Finished
 from tests.services.registry_cases import entry
 
@@ -260,3 +263,28 @@ def test_hostile_names_stay_text_in_a_card(tmp_path: Path) -> None:
     card = ModelCard.load(export(base.digest, "model-card", tmp_path / "README.md", tmp_path))
     assert "license" not in card.data.to_dict() and "<script>" not in card.text.replace("\\<script\\>", "")
     assert "\\[x\\](" in card.text
+
+
+@pytest.mark.parametrize("missing", [{}, {"mmlu": "no network"}])
+def test_scores_on_an_unchecked_evaluation_are_published_with_a_warning(
+    tmp_path: Path, missing: dict[str, str]
+) -> None:
+    names = ("validation", "ifeval", "mmlu", "msbench")
+    checks = [EvalCheck("questions", name, "e" * 64, 9, 9, 9, 0, 2, missing.get(name, "")) for name in names]
+    write_json(tmp_path / CHECKS, [to_json(check) for check in checks])
+    model = entry("checkpoint", "theta_R")
+    suites = tuple(SuiteScore(name, 50, 40, 60, 10, 0) for name in SUITES)
+    scores = ModelScores("theta_R", "validation", model.digest, suites, 50, 50, 40, 60)
+    registry = Registry.open(f"sqlite:///{tmp_path}/registry.sqlite")
+    made = [model, *scores_outcome(tmp_path, [scores], {"data": tmp_path}).lineage]
+    registry.record(made, Producer("r", "s", "1", "c", 17, 0.0, 1.0))
+
+    card = export(model.digest, "model-card", tmp_path / "README.md", tmp_path).read_text()
+    bom = json.loads(export(model.digest, "cyclonedx", tmp_path / "bom.json", tmp_path).read_text())
+    assert "50.0 (40.0 to 60.0)" in card
+    assert ("**UNCHECKED for contamination, so scores on them may flatter: mmlu.**" in card) == bool(missing)
+    limits = bom["metadata"]["component"]["modelCard"]["considerations"]["technicalLimitations"]
+    warning = "Training data was not checked against mmlu: scores on them may flatter."
+    assert (warning in limits) == bool(missing) and len(limits) == 2 + bool(missing)
+    # Whoever looks for the scores by their own digest finds them.
+    assert registry.find(digest_json(to_json(scores))).kind == "scores"

@@ -15,10 +15,11 @@ from rich.console import Console
 
 from iar.config import RunFile
 from iar.console import print_results
-from iar.methods.scorers import SCORERS
+from iar.methods.filter_report import calibrated
+from iar.methods.scorers import NEAR_DUPLICATE, SCORERS, Scorer
 from iar.records import PruningLoss, SuiteScore, TestReading, Vote, to_json, write_json
 from iar.report.card import model_card
-from iar.report.data import ReportData, collect, results_json
+from iar.report.data import ReportData, collect, results_json, unchecked_suites
 from iar.report.evidence import panel_facts
 from iar.report.html import duration, render, visible, write_report
 from iar.report.profile import kinds, profile, profile_text
@@ -283,10 +284,36 @@ def test_a_score_on_an_unchecked_evaluation_has_a_warning_in_every_report(tmp_pa
     assert warning in printed.getvalue()
 
 
-def test_every_scorer_of_the_file_filter_stands_beside_chance(report: ReportData, page: Page) -> None:
-    assert [one.name for one in report.scorers] == [one.name for one in SCORERS]
-    assert "1 of 4" in page.text and "at least 5: words; a Han or kana character is one" in page.text
-    assert "6400" not in page.text and "800 to 1599" in page.text
+def test_a_suite_of_the_user_that_is_unchecked_has_the_warning_too(report: ReportData) -> None:
+    house = replace(report.test[0], suites=(*report.test[0].suites, SuiteScore("house", 50, 40, 60, 10, 0)))
+    missing = tuple(replace(report.checks[0], evaluation=name, unchecked="empty") for name in ("house", "mine.jsonl"))
+    unread = replace(report, checks=(*report.checks, *missing))
+    assert unchecked_suites(unread) == {}  # neither is behind a score
+    assert unchecked_suites(replace(unread, test=(house, *report.test[1:]))) == {"house": "questions: empty"}
+
+
+@pytest.mark.parametrize("scorer", [*SCORERS, NEAR_DUPLICATE], ids=lambda scorer: scorer.name)
+def test_a_scorer_is_shown_with_threshold_calibration_length_response_and_chance(
+    report: ReportData, html: str, scorer: Scorer
+) -> None:
+    (one,) = [found for found in report.scorers if found.name == scorer.name]
+    tables = html.partition("The file filter, a scorer at a time")[2].partition("</details>")[0]
+    rows = re.findall(rf'<tr><th scope="row">{scorer.name}</th>(.*?)</tr>', tables)
+    rule, *response = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows]
+    assert rule[0] == f"{one.threshold}: {scorer.meaning}; threshold from {scorer.origin}"
+    assert rule[1] == "1 of 4" and rule[3] == calibrated(one)
+    assert rule[2] == "; ".join(
+        f"{one.language}: {one.texts} ({one.documents} documents)" for one in scorer.calibrations
+    )
+    # What the rule keeps beside what a random choice of as many of each collection does.
+    assert rule[5] == "420" and re.fullmatch(r"\d+ \(\d+ to \d+\)", rule[6])
+    assert re.fullmatch(r"[\d.]+ %", rule[7]) and re.fullmatch(r"[\d.]+ %", rule[8])
+    assert [cells[:3] for cells in response] == [
+        ["en", words, "1"] for words in ("0 to 49", "50 to 99", "200 to 399", "800 to 1599")
+    ]
+    assert [cells[4] for cells in response] == ["100.0 %", "0.0 %", "0.0 %", "0.0 %"]
+    by_chance = [float(cells[5].removesuffix(" %")) for cells in response]
+    assert sum(by_chance) == pytest.approx(100, abs=0.2) and max(by_chance) < 100
 
 
 def test_masked_and_trained_parts_of_rows_are_told_apart(html: str) -> None:

@@ -31,12 +31,12 @@ SPOILT = {
 }
 SLOW = frozenset({"hang", "slow drip"})
 # How a good reply is wrapped, and what a reply looks like that cannot be read.
-WRAPPINGS: tuple[Callable[[str], str], ...] = (
-    lambda text: text,
-    lambda text: f"```json\n{text}\n```",
-    lambda text: f"<think>{{}} hm</think>Sure! Here it is: {text} Anything else?",
-    lambda text: text[:-1],  # cut off before the last bracket
-)
+WRAPPINGS: dict[str, Callable[[str], str]] = {
+    "plain": lambda text: text,
+    "fenced": lambda text: f"```json\n{text}\n```",
+    "among words": lambda text: f"<think>{{}} hm</think>Sure! Here it is: {text} Anything else?",
+    "cut off before the last bracket": lambda text: text[:-1],
+}
 UNREADABLE = ("I would rather not.", '{"unrelated": [1', '["a", "list"]', '{"question": 7, "passed": "yes"}', "null")
 
 
@@ -44,13 +44,15 @@ UNREADABLE = ("I would rather not.", '{"unrelated": [1', '["a", "list"]', '{"que
 class Hostile:
     """A script for `serve`: each body meets its faults in order, then gets `model`'s reply.
 
-    `slow_faults`: how often it may hang, and drip; each costs the client its whole time limit.
+    `slow_faults`: how often it may hang, and drip; each costs the client its whole time limit. `storm`: the calls, by
+    number from 1, that are refused with 429 whatever they ask.
     """
 
     model: Callable[[dict[str, Any]], str]
     slow_faults: int = 1
     unreadable: bool = True
-    wrappings: Sequence[Callable[[str], str]] = WRAPPINGS
+    wrappings: Sequence[str] = tuple(WRAPPINGS)
+    storm: range = range(0)
     billed_calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -62,8 +64,11 @@ class Hostile:
         self._plans: dict[str, list[str]] = {}
         self._planned: Counter[str] = Counter()
 
-    def __call__(self, body: dict[str, Any], _: int) -> Answer:
+    def __call__(self, body: dict[str, Any], number: int) -> Answer:
         with self._lock:
+            if number in self.storm:
+                self.met["storm"] += 1
+                return REFUSALS["429 in silence"]
             text = canonical_json(body)
             plan = self._plans.setdefault(text, self._plan(text))
             if plan:
@@ -89,7 +94,8 @@ class Hostile:
             said = dice.choice(UNREADABLE)
             self.met["unreadable"] += 1
         else:
-            said = dice.choice(self.wrappings)(self.model(body))
+            self.met[wrapping := dice.choice(self.wrappings)] += 1
+            said = WRAPPINGS[wrapping](self.model(body))
         tokens = dice.randrange(10, 900), dice.randrange(1, 90)
         self.billed_calls += 1
         self.prompt_tokens += tokens[0]

@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 from iar.config import RunFile
 from iar.errors import UserError
 from iar.services import doctor, doctor_model
+from iar.services.doctor_suites import check_suites
 from iar.services.findings import Check
 
 SERVER = {"name": "t", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
@@ -125,8 +126,15 @@ def test_documents_of_a_hub_that_are_not_there_are_refused_before_the_run(
     assert checks[0].detail.startswith("documents.path: a/b at revision main was not found on the hub (")
 
 
+def test_a_suite_of_the_user_is_read_even_where_others_are_on_the_hub(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    evaluate = {"mmlu": "org/name", "suites": [str(tmp_path / "none.yaml")]}
+    with pytest.raises(UserError, match=r"^evaluate\.suites: no file '.*none\.yaml' in"):
+        check_suites(run_file(tmp_path, evaluate=evaluate))
+
+
 def test_a_suite_that_is_neither_file_nor_hub_id_is_refused(tmp_path: Path) -> None:
-    check = doctor.check_suites(run_file(tmp_path, evaluate={"ifeval": "probes/ifeval.jsonl"}))
+    check = check_suites(run_file(tmp_path, evaluate={"ifeval": "probes/ifeval.jsonl"}))
     assert check == Check(
         "suites",
         "fail",

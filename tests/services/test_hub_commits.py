@@ -17,6 +17,7 @@ from iar.config import RunFile
 from iar.errors import UserError
 from iar.records import Outcome
 from iar.services import doctor
+from iar.services.doctor_suites import check_suites
 from iar.services.execution import Finished, execute
 from iar.services.hub_commits import Seen, look_up, pin, repository
 from iar.services.sources import hub_commit
@@ -64,6 +65,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     thread.join()
 
 
+NAMES = ("ifeval", "mmlu", "msbench")
+
+
 def run_file(**sections: Any) -> RunFile:
     known = {"run": {"name": "t"}, "documents": {"path": "org/name"}, "model": {"source": "org/name"}}
     return RunFile.model_validate(known | sections)
@@ -79,18 +83,35 @@ def run_file(**sections: Any) -> RunFile:
             {"baselines": {"cpt_model": "org/name", "cpt_revision": "main"}},
             "/api/models/org/name/revision/main",
         ),
+        ("baselines.replay_data", {"baselines": {"replay_data": "org/name"}}, "/api/datasets/org/name/revision/main"),
+        *(
+            (f"evaluate.{name}", {"evaluate": {name: "org/name"}}, "/api/datasets/org/name/revision/main")
+            for name in NAMES
+        ),
     ],
 )
 def test_a_branch_becomes_the_commit_that_it_is_at(
     hub: Hub, tmp_path: Path, key: str, sections: dict[str, Any], path: str
 ) -> None:
     file = run_file(**sections)
-    pinned, commits, lines = pin(file, [key], tmp_path)
+    pinned, commits, lines = pin(file, [key], tmp_path, {})
     assert commits == {key: FIRST} and lines == [] and hub.asked == [path]
     found = repository(file, key)
     assert found is not None and found.revision == "main"
     assert repository(pinned, key) is None  # a commit needs no asking
-    assert pin(pinned, [key], tmp_path) == (pinned, {}, [])
+    assert pin(pinned, [key], tmp_path, {}) == (pinned, {}, [])
+    hub.commits["main"] = SECOND
+    assert pin(file, [key], tmp_path, {key: FIRST}) == (pinned, {key: FIRST}, [])  # an earlier stage has settled it
+
+
+def test_a_revision_may_stand_after_the_id_of_a_suite(hub: Hub, tmp_path: Path) -> None:
+    hub.commits["dev"] = SECOND
+    file = run_file(evaluate={"mmlu": "org/name@dev"})
+    pinned, commits, lines = pin(file, ["evaluate.mmlu"], tmp_path, {})
+    assert (pinned.evaluate.mmlu, commits, lines) == (f"org/name@{SECOND}", {"evaluate.mmlu": SECOND}, [])
+    assert hub.asked == ["/api/datasets/org/name/revision/dev"]
+    for place in (f"org/name@{FIRST}", "probes/mmlu.jsonl", "examples/probes/mmlu.jsonl", "org/name@"):
+        assert repository(run_file(evaluate={"mmlu": place}), "evaluate.mmlu") is None
 
 
 def test_folders_files_known_names_and_commits_are_no_repositories(hub: Hub, tmp_path: Path) -> None:
@@ -113,7 +134,7 @@ def test_without_the_hub_the_last_commit_seen_is_taken_and_said(hub: Hub, tmp_pa
     nothing = look_up(found, tmp_path)
     assert nothing.commit == "" and "503" in nothing.problem
     file = run_file()
-    assert pin(file, ["documents.path"], tmp_path) == (file, {}, [])
+    assert pin(file, ["documents.path"], tmp_path, {}) == (file, {}, [])
     # What another program has fetched is in the hub's own cache.
     ref = tmp_path / "hub-cache" / "datasets--org--name" / "refs" / "main"
     ref.parent.mkdir(parents=True)
@@ -122,7 +143,7 @@ def test_without_the_hub_the_last_commit_seen_is_taken_and_said(hub: Hub, tmp_pa
     hub.down = False
     assert look_up(found, tmp_path) == Seen(FIRST)
     hub.down = True
-    _, commits, (line,) = pin(file, ["documents.path"], tmp_path)
+    _, commits, (line,) = pin(file, ["documents.path"], tmp_path, {})
     assert commits == {"documents.path": FIRST}
     assert line.startswith("documents.path: the hub does not say where org/name is at main now (")
     assert line.endswith("its commit aaaaaaaaaaaa, last seen here, is taken")
@@ -178,6 +199,68 @@ def test_a_branch_that_moved_is_not_served_from_the_old_result(
     assert [line.partition(":")[0] for line in said] == ["model.source", "documents.path"]
     hub.down, hub.commits["main"] = False, FIRST
     assert [str(one.ref) for one in both()] == [str(one.ref) for one in first] and len(read) == 4
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, str]]:
+    """Stages that only note which prompts of mmlu they are given, in the order in which they run."""
+    read: list[tuple[str, str]] = []
+
+    def stage_named(name: str) -> SimpleNamespace:
+        def stage(given: RunFile, inputs: dict[str, Path], out: Path, context: Any) -> Outcome:
+            read.append((name, given.evaluate.mmlu))
+            (out / "made.txt").write_text(name)
+            return Outcome({}, "", ())
+
+        return SimpleNamespace(run=stage)
+
+    monkeypatch.setenv("IAR_STATE", str(tmp_path / "state"))
+    for name in ("base_model", "qa_documents", "qa_build", "judge_eval"):
+        monkeypatch.setitem(sys.modules, f"iar.stages.{name}", stage_named(name))
+    tracking = SimpleNamespace(
+        Tracker=lambda *_: SimpleNamespace(log_stage=lambda *_args, **_named: "run-1", uri="mlflow")
+    )
+    monkeypatch.setitem(sys.modules, "iar.services.tracking", tracking)
+    return read
+
+
+def test_all_stages_of_a_run_read_the_prompts_that_the_first_one_read(
+    hub: Hub, tmp_path: Path, stages: list[tuple[str, str]]
+) -> None:
+    (tmp_path / "documents").mkdir()
+    file = run_file(
+        documents={"path": str(tmp_path / "documents")}, model={"source": "m"}, evaluate={"mmlu": "org/name"}
+    ).canonical()
+
+    def whole(move_to: str = "") -> list[bool]:
+        base = execute("base_model", file, {})
+        documents = execute("qa_documents", file, {})
+        hub.commits["main"] = move_to or hub.commits["main"]
+        data = execute("qa_build", file, {"documents": documents.handed_on})
+        judged = execute("judge_eval", file, {"data": data.handed_on, "base": base.handed_on})
+        return [documents.reused, data.reused, judged.reused]
+
+    made = ["qa_documents", "qa_build", "judge_eval"]
+    whole(move_to=SECOND)
+    assert stages[1:] == [(name, f"org/name@{FIRST}") for name in made]
+    # The data comes out with the same bytes; it is what was asked that has changed.
+    assert whole() == [False, False, False]
+    assert stages[4:] == [(name, f"org/name@{SECOND}") for name in made]
+    hub.down = True
+    assert whole() == [True, True, True] and len(stages) == 7
+
+
+def test_the_doctor_names_the_commits_of_the_suites(hub: Hub, tmp_path: Path) -> None:
+    file = run_file(run={"name": "t", "state": str(tmp_path / "state")}, evaluate=dict.fromkeys(NAMES, "org/name"))
+    said = check_suites(file)
+    assert (said.status, said.detail) == ("warn", "org/name, org/name, org/name will be fetched from the hub")
+    assert said.fix.startswith(f"set evaluate.ifeval to org/name@{FIRST}, evaluate.mmlu to org/name@{FIRST}, ")
+    hub.down = True
+    assert "evaluate.mmlu: the hub does not say where org/name is at main now (" in check_suites(file).detail
+    shutil.rmtree(tmp_path / "state")
+    said = check_suites(file)
+    assert "; evaluate.mmlu: org/name at main: " in said.detail and "503" in said.detail
+    assert said.fix == "download them before, to be sure"
 
 
 def test_the_doctor_says_what_stands_in_for_the_hub(hub: Hub, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.services.test_llm_hostile import ROOT, stored
 ITEMS, KILLS, CONCURRENCY = 120, 20, 4
 JUDGES = ("judge-a", "judge-b", "judge-c")
 # Without the verdict that is cut off: it is asked for again twice in the same words, which looks like a second sale.
-WHOLE = WRAPPINGS[:-1]
+WHOLE = tuple(WRAPPINGS)[:-1]
 PANEL = """
 import sys
 from pathlib import Path

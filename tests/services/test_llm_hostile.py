@@ -18,7 +18,7 @@ from iar.services.llm_ask import ask
 from iar.services.llm_teacher_replies import ProposedQuestion, reader_of, schema_of
 from iar.services.reply_cache import FILE_NAME, Spent
 from tests.services.chat_server import ChatServer, serve, user_of
-from tests.services.hostile_server import REFUSALS, SPOILT, Hostile
+from tests.services.hostile_server import REFUSALS, SPOILT, WRAPPINGS, Hostile
 from tests.services.test_llm_teacher import good_model
 
 QUICK = Patience(first_backoff_seconds=0.005, longest_backoff_seconds=0.05, longest_stall_seconds=30.0)
@@ -34,7 +34,7 @@ def echo(body: dict) -> str:
 def test_a_hostile_server_loses_no_row_sells_none_twice_and_the_totals_are_right(tmp_path: Path) -> None:
     texts = [f"What is {number}?" for number in range(160)]
     requests = [ChatRequest("ask", text, schema_of(ProposedQuestion)) for text in texts]
-    hostile = Hostile(echo, slow_faults=2)
+    hostile = Hostile(echo, slow_faults=2, storm=range(60, 100))
     with serve(hostile) as server:
         client = ChatClient(server.endpoint(**SETTINGS), tmp_path, QUICK)
         asked = ask(client, requests, reader_of(ProposedQuestion))
@@ -42,7 +42,8 @@ def test_a_hostile_server_loses_no_row_sells_none_twice_and_the_totals_are_right
         again = ask(client, requests, reader_of(ProposedQuestion))
     assert [one.value and one.value.question for one in asked] == texts
     assert again == asked and len(server.calls) == calls
-    assert {*REFUSALS, *SPOILT, "unreadable"} == set(hostile.met)
+    assert {*REFUSALS, *SPOILT, *WRAPPINGS, "storm", "unreadable"} == set(hostile.met)
+    assert hostile.met["storm"] == 40
     assert set(hostile.delivered.values()) == {1}
     spent = client.spent()
     assert spent.calls == hostile.billed_calls

@@ -11,14 +11,14 @@ from iar.services.scores_outcome import scores_outcome
 from iar.services.suites import SUITES
 from iar.services.workspace import CHECKS
 
-SCORES = ModelScores(
-    "vanilla", "validation", "0" * 64, tuple(SuiteScore(name, 50, 40, 60, 10, 0) for name in SUITES), 50, 50, 40, 60
-)
+# One suite of the user beside those of the method.
+ASKED = tuple(SuiteScore(name, 50, 40, 60, 10, 0) for name in (*SUITES, "house"))
+SCORES = ModelScores("vanilla", "validation", "0" * 64, ASKED, 50, 50, 40, 60)
 
 
 def checked(folder: Path, dataset: str, **unchecked: str) -> Path:
     folder.mkdir()
-    names = ("validation", "test", "ifeval", "mmlu", "msbench")
+    names = ("validation", "test", "ifeval", "mmlu", "msbench", "house", "mine.jsonl")
     checks = [EvalCheck(dataset, name, "f" * 64, 5, 5, 9, 0, 1, unchecked.get(name, "")) for name in names]
     write_json(folder / CHECKS, [to_json(check) for check in checks])
     return folder
@@ -29,7 +29,8 @@ def checked(folder: Path, dataset: str, **unchecked: str) -> Path:
     [
         ({}, {}, []),
         ({"mmlu": "no | network"}, {}, [r"mmlu: training data may give its prompts away (questions: no \| network)"]),
-        ({"test": "empty"}, {}, []),  # another split is scored
+        ({"test": "empty", "mine.jsonl": "empty"}, {}, []),  # neither is behind a score
+        ({"house": "empty"}, {}, ["house: training data may give its prompts away (questions: empty)"]),
         ({}, {"validation": "empty"}, ["validation: training data may give its prompts away (replay: empty)"]),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from iar.config import RunFile
 from iar.errors import PermanentError
 from iar.services import stage_keys
+from iar.services.hub_commits import PLACES
 from iar.services.stage_keys import PACKAGE, RECIPES, STAGES, code_digest, digest_place, imported_modules, key_parts
 
 INPUTS = {
@@ -136,6 +137,12 @@ def test_the_bytes_of_every_evaluation_are_part_of_the_key_of_the_data(tmp_path:
     (tmp_path / "mine.jsonl").write_text("two")
     assert key_parts("qa_build", settings, {})["files"]["qa_build.evals"] != first["files"]["qa_build.evals"]
     assert key_parts("inject", settings, INPUTS["inject"]) == key_parts("inject", run_file(tmp_path), INPUTS["inject"])
+
+
+@pytest.mark.parametrize("name", [*STAGES, *RECIPES])
+def test_what_may_be_on_the_hub_counts_by_its_commit_wherever_its_bytes_count(name: str) -> None:
+    spec = RECIPES[name] if name in RECIPES else STAGES[name]
+    assert set(spec.hub) == set(spec.files) & set(PLACES)
 
 
 def test_a_shard_is_part_of_the_key_only_where_parts_differ(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ Source: the CycloneDX 1.6 JSON schema (ECMA-424), modelCard and componentData, h
 
 from typing import Any
 
-from iar.methods.provenance import COMPARED, Provenance, public_source, scored, shown, timestamp, uuid_of
+from iar.methods.provenance import COMPARED, Provenance, public_source, scored, shown, timestamp, unchecked, uuid_of
 from iar.records import Lineage
 
 MODELS = ("checkpoint", "candidate")
@@ -71,6 +71,8 @@ def _card(provenance: Provenance) -> Json:
         for scores in provenance.scores
         for suite, points, low, high in scored(scores)
     ]
+    missing = ", ".join(unchecked(provenance.scores))
+    flattering = [f"Training data was not checked against {missing}: scores on them may flatter."] * bool(missing)
     return {
         "modelParameters": {
             "approach": {"type": "supervised"},
@@ -84,6 +86,7 @@ def _card(provenance: Provenance) -> Json:
             "technicalLimitations": [
                 "Answers from memory and can be wrong with confidence; nothing in a reply points to a source.",
                 "A document cannot be taken out of the weights; one that is withdrawn is retracted in the registry.",
+                *flattering,
             ]
         },
     }

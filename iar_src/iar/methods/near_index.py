@@ -2,7 +2,8 @@
 
 Two sets with a Jaccard similarity of at least t share one of the first n - ceil(t n) + 1 elements of each, where all
 sets are sorted by one order. The rarest n-grams first keep the lists short. The n-grams stand for themselves by 64-bit
-hashes in sorted arrays, a few hundred bytes a text; what they propose is compared exactly.
+hashes in sorted arrays, a few hundred bytes a text. Of what they propose, 16 bits of every n-gram tell at most how many
+two texts share; only where these are enough the texts are read again and compared exactly.
 """
 
 import math
@@ -18,8 +19,11 @@ from iar.methods.textnorm import character_ngrams, jaccard, normalise
 NEAR_DUPLICATE = 0.8
 # Rarity is counted in so many cells: any one order of the n-grams is right, and this one nearly the best.
 CELLS = 1 << 20
+MARKS = 1 << 16
 # So many texts are indexed at once; more are gone through in as many rounds.
 BLOCK = 50_000
+# So many of them are looked at together: fewer arrays, and little memory.
+AT_ONCE = 4096
 NGRAM_SETS = 512
 
 
@@ -39,6 +43,8 @@ class NearIndex:
         numbers = np.repeat(np.arange(len(sets), dtype=np.int32), lengths)
         order = np.argsort(hashes, kind="stable")
         self._hashes, self._numbers = hashes[order], numbers[order]
+        self._starts = np.cumsum(self._sizes) - self._sizes
+        self._marks = np.concatenate([np.zeros(0, np.uint16), *map(_marks, sets)])
         self._ngrams = lru_cache(maxsize=NGRAM_SETS)(lambda number: character_ngrams(text_of(number)))
 
     def _prefix(self, grams: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -56,11 +62,22 @@ class NearIndex:
             return
         numbers = np.unique(np.concatenate(found))
         sizes = self._sizes[numbers]
-        likely = np.minimum(sizes, len(grams)) >= NEAR_DUPLICATE * np.maximum(sizes, len(grams))
-        own = character_ngrams(text)
-        for number in numbers[likely].tolist():
-            if jaccard(own, self._ngrams(number)) >= NEAR_DUPLICATE:
-                yield number
+        likely = numbers[np.minimum(sizes, len(grams)) >= NEAR_DUPLICATE * np.maximum(sizes, len(grams))]
+        own, marked = character_ngrams(text), np.zeros(MARKS, bool)
+        marked[_marks(grams)] = True
+        for start in range(0, len(likely), AT_ONCE):
+            for number in self._sharing(marked, len(grams), likely[start : start + AT_ONCE]).tolist():
+                if jaccard(own, self._ngrams(number)) >= NEAR_DUPLICATE:
+                    yield number
+
+    def _sharing(self, marked: NDArray[np.bool_], count: int, numbers: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return those of `numbers` that may share enough of the `count` n-grams whose marks are `marked`."""
+        sizes = self._sizes[numbers]
+        begins = np.cumsum(sizes) - sizes
+        places = np.arange(sizes.sum()) + np.repeat(self._starts[numbers] - begins, sizes)
+        # Two n-grams may have one mark, so this is rather too many: none is lost.
+        shared = np.add.reduceat(marked[self._marks[places]], begins, dtype=np.int64)
+        return numbers[shared / (sizes + count - shared) >= NEAR_DUPLICATE]
 
 
 def first_similar(
@@ -86,6 +103,10 @@ def _text_at(places: Sequence[int], text_of: Callable[[int], str], number: int) 
 
 def _grams(text: str) -> NDArray[np.uint64]:
     return np.unique(ngram_hashes(normalise(text)))
+
+
+def _marks(grams: NDArray[np.uint64]) -> NDArray[np.uint16]:
+    return (grams % np.uint64(MARKS)).astype(np.uint16)
 
 
 def _cell(grams: NDArray[np.uint64]) -> NDArray[np.int64]:

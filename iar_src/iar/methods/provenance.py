@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -20,6 +20,8 @@ AGENTS = frozenset(("agent", "verifier"))
 """Kinds that wrote or judged: no data."""
 COMPARED = frozenset(("chosen", "considered", "compared-with"))
 """Roles of the models that a decision looked at."""
+UNCHECKED = "unchecked"
+"""Of scores: the evaluations that training data was not checked against; absent where it was against all."""
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -188,3 +190,8 @@ def scored(scores: Lineage) -> Iterator[tuple[str, float, float, float]]:
     if "general" in scores.payload:
         general = scores.payload
         yield "general", float(general["general"]), float(general["general_low"]), float(general["general_high"])
+
+
+def unchecked(scores: Iterable[Lineage]) -> list[str]:
+    """Return the evaluations behind some scores that training data was not checked against, each once."""
+    return list(dict.fromkeys(str(name) for one in scores for name in one.payload.get(UNCHECKED, ())))

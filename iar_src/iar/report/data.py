@@ -217,8 +217,9 @@ def _regressions_json(found: Sequence[Regression]) -> dict[str, Any]:
 
 def unchecked_suites(report: ReportData) -> dict[str, str]:
     """Return the evaluations behind a score that training data was not checked against, each with the reason."""
-    scored = [*OWN, *GENERAL]
-    return {name: why for name, why in unchecked(report.checks, scored).items() if name in scored}
+    asked = {suite.suite for scores in (*report.test, *report.validation) for suite in scores.suites}
+    found = unchecked(report.checks, [*OWN, *GENERAL])
+    return {name: why for name, why in found.items() if name in asked.union(OWN, GENERAL)}
 
 
 def offline_parts(run_file: RunFile) -> list[str]:

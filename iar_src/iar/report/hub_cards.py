@@ -7,9 +7,10 @@ import yaml
 
 from iar.methods.export_croissant import DataFile, dataset_name
 from iar.methods.export_cyclonedx import MODELS, weights_of
-from iar.methods.provenance import HUB_ID, Provenance, public_source, scored, shown, slug
+from iar.methods.provenance import HUB_ID, Provenance, public_source, scored, shown, slug, unchecked
 from iar.records import Lineage
 from iar.report.markdown import code, plain, table
+from iar.report.tables import unchecked_text
 
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 SPLITS = {"train": "train.jsonl", "validation": "validation.jsonl", "test": "test.jsonl"}
@@ -34,6 +35,7 @@ def model_hub_card(provenance: Provenance) -> str:
         "without retrieval. It can be wrong with confidence, and nothing in a reply points to a source.",
         "## Scores",
         _score_table(provenance),
+        f"**{unchecked_text(missing)}**" if (missing := list(map(plain, unchecked(provenance.scores)))) else "",
         "## Made from",
         _lineage_table(provenance),
         f"Weights: SHA-256 {code(weights_of(subject))}. `iar lineage upstream {subject.digest[:12]}` leads to the "

@@ -132,7 +132,7 @@ def verifier_lines(results: Mapping[str, Any]) -> list[str]:
     return [f"Attacks without an answer that the judges score above 0: {', '.join(each)}."] if each else []
 
 
-def unchecked_text(unchecked: Mapping[str, str]) -> str:
+def unchecked_text(unchecked: Iterable[str]) -> str:
     """Return the warning beside scores on evaluations that training data was not checked against."""
     return f"UNCHECKED for contamination, so scores on them may flatter: {', '.join(unchecked)}."
 

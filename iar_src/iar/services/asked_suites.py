@@ -60,7 +60,7 @@ def _general(place: str, key: str, on_cluster: bool) -> Suite:
     # On a cluster a suite's file is in the image or on the volume, and need not be here.
     here = Path(place).is_file() if on_cluster else is_file(place, key, "google/IFEval")
     if not here:
-        return Suite(HUB_ROWS.get(place, 0), HUB_PROMPT_TOKENS)
+        return Suite(HUB_ROWS.get(place.partition("@")[0], 0), HUB_PROMPT_TOKENS)
     return Suite(*_rows_of(line for line in Path(place).read_text(encoding="utf-8").splitlines() if line.strip()))
 
 

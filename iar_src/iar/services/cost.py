@@ -15,7 +15,6 @@ from iar.methods.merge_grid import grid
 from iar.methods.retelling import MOST_TOKENS, REGISTERS
 from iar.services.asked_suites import (
     BYTES_PER_TOKEN,
-    HUB_ROWS,
     LM_EVAL,
     Suite,
     diagnostic_suites,
@@ -342,5 +341,5 @@ def _assumptions(run_file: RunFile, work: Workload, peak: float | None, reached:
         yield "what is asked about earlier documents: left out"
     places = {name: getattr(run_file.evaluate, name) for name in work.suites}
     for name, place in places.items():
-        if not work.suites[name].rows and place not in HUB_ROWS:
+        if not work.suites[name].rows:
             yield f"evaluate.{name}: {place} is neither a file here nor a hub id of known size, left out"

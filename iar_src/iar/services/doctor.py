@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +14,7 @@ from iar.services.doctor_earlier import check_earlier
 from iar.services.doctor_model import check_model, model_parameters, weight_bytes
 from iar.services.doctor_recipes import check_recipes, recipe_checkpoints
 from iar.services.doctor_replies import check_replies
+from iar.services.doctor_suites import check_suites
 from iar.services.findings import Check, guarded
 from iar.services.workspace import Workspace, released_bytes
 
@@ -204,27 +204,6 @@ def _find_objects(place: str) -> Check:
         known = " ".join(sorted(KNOWN))
         return Check("documents", "fail", f"documents.path: {place} holds no document ({known})", "put some there")
     return Check("documents", "pass", f"{place} holds documents")
-
-
-def check_suites(run_file: RunFile) -> Check:
-    """Find the files of the general suites, and read those of the user."""
-    from iar.services.user_suites import user_items
-
-    remote = []
-    for key in ("ifeval", "mmlu", "msbench"):
-        source = getattr(run_file.evaluate, key)
-        if Path(source).is_file():
-            continue
-        if Path(source).suffix in {".jsonl", ".json"} or not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
-            detail = f"evaluate.{key}: {source!r} is no file here and no hub id"
-            return Check("suites", "fail", detail, "run from the repository's root, or give the file's full path")
-        remote.append(source)
-    if remote:
-        return Check(
-            "suites", "warn", f"{', '.join(remote)} will be fetched from the hub", "download them before, to be sure"
-        )
-    own = [user_items(Path(place), run_file.evaluate.day)[0].suite for place in run_file.evaluate.suites]
-    return Check("suites", "pass", f"{', '.join(['ifeval', 'mmlu', 'msbench', *own])} are here")
 
 
 def check_diagnose(run_file: RunFile) -> Check:

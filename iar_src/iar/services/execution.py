@@ -140,9 +140,8 @@ def _task(
     manifests = {role: _manifest(text, workspace) for role, text in given.items()}
     contents = {role: manifest.content for role, manifest in manifests.items()}
     name, store = name or stage.replace("_", "-"), Store.of(run_file, workspace)
-    # Who is given the documents of another task reads none.
-    hub = () if "documents" in given else STAGES[stage].of(recipe).hub
-    shown, commits, lines = pin(run_file, hub, workspace.state)
+    read = {key: commit for one in manifests.values() for key, commit in one.key_parts.get("hub", {}).items()}
+    shown, commits, lines = pin(run_file, STAGES[stage].of(recipe).hub, workspace.state, read)
     for line in lines:
         print(line, file=sys.stderr)
     parts = key_parts(stage, run_file, contents, shard, shards, recipe) | ({"hub": commits} if commits else {})

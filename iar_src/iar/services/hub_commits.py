@@ -6,14 +6,14 @@ that what was made of it is found.
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from iar.config import RunFile
 from iar.records import write_json
-from iar.services.source_rows import HUB_ID
+from iar.services.source_rows import HUB_ID, hub_place
 
 FOLDER = "hub-commits"
 TIMEOUT_SECONDS = 10.0
@@ -38,11 +38,16 @@ class Seen:
     problem: str = ""
 
 
-# The key that names a repository, its kind, and the key of its revision in the same section.
+# The key that names a repository, its kind, and the key of its revision in the same section, "" where that stands after
+# the id: org/name@revision.
 PLACES = {
     "documents.path": ("dataset", "revision"),
     "model.source": ("model", "revision"),
     "baselines.cpt_model": ("model", "cpt_revision"),
+    "baselines.replay_data": ("dataset", ""),
+    "evaluate.ifeval": ("dataset", ""),
+    "evaluate.mmlu": ("dataset", ""),
+    "evaluate.msbench": ("dataset", ""),
 }
 
 
@@ -51,10 +56,11 @@ def repository(run_file: RunFile, key: str) -> Repository | None:
     section, _, name = key.partition(".")
     kind, revision_name = PLACES[key]
     settings = getattr(run_file, section)
-    place, revision = getattr(settings, name), getattr(settings, revision_name)
-    if not HUB_ID.fullmatch(place) or Path(place).exists() or _COMMIT.fullmatch(revision):
+    place = getattr(settings, name)
+    named = (place, getattr(settings, revision_name)) if revision_name else hub_place(place)
+    if named is None or not HUB_ID.fullmatch(named[0]) or Path(place).exists() or _COMMIT.fullmatch(named[1]):
         return None
-    return Repository(key, kind, place, revision)
+    return Repository(key, kind, *named)
 
 
 def look_up(repo: Repository, state: Path) -> Seen:
@@ -71,21 +77,34 @@ def look_up(repo: Repository, state: Path) -> Seen:
     return Seen(commit)
 
 
-def pin(run_file: RunFile, keys: Iterable[str], state: Path) -> tuple[RunFile, dict[str, str], list[str]]:
+def pin(
+    run_file: RunFile, keys: Iterable[str], state: Path, settled: Mapping[str, str]
+) -> tuple[RunFile, dict[str, str], list[str]]:
     """Return the run file with a commit in place of each branch that `keys` name, those commits by key, and a line for
-    each that is not the hub's answer of now. What has no commit stays as it is: reading it says what is wrong."""
+    each that is not the hub's answer of now. What has no commit stays as it is: reading it says what is wrong.
+
+    `settled`: commits by key that a stage before this one has read. They stay, so that all stages of a run read the
+    same, whatever becomes of the branch meanwhile.
+    """
     commits: dict[str, str] = {}
     lines: list[str] = []
     for repo in (found for key in keys if (found := repository(run_file, key))):
-        seen = look_up(repo, state)
+        seen = Seen(settled[repo.key]) if repo.key in settled else look_up(repo, state)
         if seen.commit:
             commits[repo.key] = seen.commit
-            section = repo.key.partition(".")[0]
-            changed = getattr(run_file, section).model_copy(update={PLACES[repo.key][1]: seen.commit})
-            run_file = run_file.model_copy(update={section: changed})
+            run_file = _at(run_file, repo, seen.commit)
         if seen.commit and seen.problem:
             lines.append(stand_in(repo, seen))
     return run_file, commits, lines
+
+
+def _at(run_file: RunFile, repo: Repository, commit: str) -> RunFile:
+    """Return the run file with the commit in place of the repository's branch."""
+    section, _, name = repo.key.partition(".")
+    revision_name = PLACES[repo.key][1]
+    change = {revision_name: commit} if revision_name else {name: f"{repo.id}@{commit}"}
+    changed = getattr(run_file, section).model_copy(update=change)
+    return run_file.model_copy(update={section: changed})
 
 
 def stand_in(repo: Repository, seen: Seen) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from iar.methods.digest import digest_file, digest_json
 from iar.methods.inert_markdown import inert
+from iar.methods.provenance import UNCHECKED
 from iar.methods.verification import attack_success
 from iar.records import Lineage, ModelScores, Outcome, SuiteScore, VerifierAudit, to_json, write_records
 from iar.services.decontamination import read_checks, unchecked
@@ -31,11 +32,16 @@ def scores_outcome(
     verifiers = tuple(map(audit_entry, audits))
     judged = tuple(("judged-by", one.digest) for one in verifiers)
     votes = {scores.model: _votes(out / scores.model / VOTES, scores, judged) for scores in all_scores}
+    missing = _unchecked(all_scores, inputs)
     entries = tuple(
-        _entry(scores, [*judged, *(("settled-from", one.digest) for one in votes[scores.model])])
+        _entry(scores, missing, [*judged, *(("settled-from", one.digest) for one in votes[scores.model])])
         for scores in all_scores
     )
-    text = [scores_table(all_scores), *_audit_line(audits), *unchecked_warnings(all_scores, inputs)]
+    warnings = [
+        f"**UNCHECKED**: {name}: training data may give its prompts away ({inert(why)})"
+        for name, why in missing.items()
+    ]
+    text = [scores_table(all_scores), *_audit_line(audits), *warnings]
     return Outcome(metrics, "\n\n".join(text), (*verifiers, *chain.from_iterable(votes.values()), *entries))
 
 
@@ -44,15 +50,14 @@ def _audit_line(audits: Sequence[VerifierAudit]) -> list[str]:
     return [f"Attacks that the judges score above 0: {', '.join(each)}"] if each else []
 
 
-def unchecked_warnings(all_scores: Sequence[ModelScores], inputs: Mapping[str, Path]) -> list[str]:
-    """Return a line for each evaluation behind a score that some training data was not checked against."""
-    scored = [*dict.fromkeys(scores.split for scores in all_scores), *GENERAL] if all_scores else []
-    why = unchecked((check for folder in inputs.values() for check in read_checks(folder)), scored)
-    return [
-        f"**UNCHECKED**: {name}: training data may give its prompts away ({inert(why[name])})"
-        for name in scored
-        if name in why
-    ]
+def _unchecked(all_scores: Sequence[ModelScores], inputs: Mapping[str, Path]) -> dict[str, str]:
+    """Return the evaluations behind the scores that some training data was not checked against, and why."""
+    if not all_scores:
+        return {}
+    own = list(dict.fromkeys(scores.split for scores in all_scores))
+    why = unchecked((check for folder in inputs.values() for check in read_checks(folder)), [*own, *GENERAL])
+    asked = dict.fromkeys(suite.suite for scores in all_scores for suite in scores.suites)
+    return {name: why[name] for name in dict.fromkeys([*own, *GENERAL, *asked]) if name in why}
 
 
 def scores_table(all_scores: Sequence[ModelScores]) -> str:
@@ -83,7 +88,9 @@ def _votes(path: Path, scores: ModelScores, judged: tuple[tuple[str, str], ...])
     return [Lineage("votes", digest_file(path), f"votes on {scores.model}, {scores.split}", {}, inputs)]
 
 
-def _entry(scores: ModelScores, further: Iterable[tuple[str, str]]) -> Lineage:
+def _entry(scores: ModelScores, missing: Iterable[str], further: Iterable[tuple[str, str]]) -> Lineage:
+    """Return the entry of a model's scores; its digest is that of the scores alone, by which others find it."""
     payload = to_json(scores)
-    name = f"{scores.model} on {scores.split}"
-    return Lineage("scores", digest_json(payload), name, payload, (("evaluated", scores.checkpoint_digest), *further))
+    inputs = (("evaluated", scores.checkpoint_digest), *further)
+    shown = payload | ({UNCHECKED: names} if (names := list(missing)) else {})
+    return Lineage("scores", digest_json(payload), f"{scores.model} on {scores.split}", shown, inputs)

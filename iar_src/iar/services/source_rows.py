@@ -10,6 +10,8 @@ from typing import Any
 from iar.errors import UserError
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_PLACE = re.compile(rf"({HUB_ID.pattern})(?:@([\w./-]+))?")
+MAIN = "main"
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,22 @@ def is_file(place: str, key: str, example: str) -> bool:
     """Return whether `place` is a file, else a hub id. Raises UserError where it can be neither."""
     if Path(place).is_file():
         return True
-    if Path(place).suffix in (".json", ".jsonl") or not HUB_ID.fullmatch(place):
+    if hub_place(place) is None:
         raise UserError(
             f"{key}: no file {place!r} in {Path.cwd()}; give the path of a .jsonl file, or a hub id such as {example}"
         )
     return False
+
+
+def hub_place(place: str) -> tuple[str, str] | None:
+    """Return id and revision of `org/name` or `org/name@revision`; None for what is written as no data set of the hub.
+
+    Without one the revision is that of the branch MAIN.
+    """
+    found = _HUB_PLACE.fullmatch(place)
+    if found is None or Path(place).suffix in (".json", ".jsonl"):
+        return None
+    return found[1], found[2] or MAIN
 
 
 def file_rows(path: Path) -> Iterator[SourceRow]:
@@ -89,19 +102,22 @@ def file_rows(path: Path) -> Iterator[SourceRow]:
             yield SourceRow(f"{path}:{number}", number, data)
 
 
-def _hub_rows(hub_id: str, key: str, hub: HubSplit) -> Iterator[SourceRow]:
+def _hub_rows(place: str, key: str, hub: HubSplit) -> Iterator[SourceRow]:
     try:
         import datasets
     except ImportError as error:
         raise UserError(
-            f"{key}: {hub_id} is a hub id, and the package datasets is missing; pip install datasets"
+            f"{key}: {place} is a hub id, and the package datasets is missing; pip install datasets"
         ) from error
+    hub_id, _, revision = place.partition("@")
     try:
-        rows: Iterable[Mapping[str, Any]] = datasets.load_dataset(hub_id, hub.config, split=hub.split)
+        rows: Iterable[Mapping[str, Any]] = datasets.load_dataset(
+            hub_id, hub.config, split=hub.split, revision=revision or None
+        )
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise UserError(
-            f"{key}: cannot load {hub_id} (split {hub.split}) from the hub: {reason}; give the path of a "
+            f"{key}: cannot load {place} (split {hub.split}) from the hub: {reason}; give the path of a "
             "file, or check name and network"
         ) from error
     for number, data in enumerate(rows, 1):

@@ -44,10 +44,12 @@ class StageSpec:
 
 
 JUDGING = ("evaluate", "model.source", "model.system_turn", "run.seed")
-PROBES = ("evaluate.ifeval", "evaluate.mmlu", "evaluate.msbench", "evaluate.suites", "evaluate.lm_eval")
+SUITES = ("evaluate.ifeval", "evaluate.mmlu", "evaluate.msbench")
+PROBES = (*SUITES, "evaluate.suites", "evaluate.lm_eval")
 EVALUATED = (*PROBES, "qa_build.evals")
 
 QUESTIONS = ("align", "model.system_turn", "run.seed")
+CPT = ("baselines.cpt_model", "baselines.cpt_revision", "baselines.cpt_epochs", "baselines.cpt_window_tokens")
 # What the scores of an oracle depend on beside the training; nothing of it goes into the weights.
 WATCHING = (
     "oracle",
@@ -62,14 +64,7 @@ WATCHING = (
 
 RECIPES: dict[str, StageSpec] = {
     "cpt-sft": StageSpec(
-        (
-            *QUESTIONS,
-            "inject",
-            "baselines.cpt_model",
-            "baselines.cpt_revision",
-            "baselines.cpt_epochs",
-            "baselines.cpt_window_tokens",
-        ),
+        (*QUESTIONS, "inject", *CPT),
         needs=("data", "base"),
         files=("baselines.cpt_model",),
         hub=("baselines.cpt_model",),
@@ -79,6 +74,7 @@ RECIPES: dict[str, StageSpec] = {
         (*QUESTIONS, *EVALUATED, "evaluate.lm_eval_limit", "baselines.replay_data", "baselines.replay_share"),
         needs=("data", "base"),
         files=(*EVALUATED, "baselines.replay_data"),
+        hub=(*SUITES, "baselines.replay_data"),
     ),
     "lora": StageSpec(
         (*QUESTIONS, "baselines.lora_rank", "baselines.lora_alpha", "baselines.lora_rate_factor"),
@@ -97,12 +93,12 @@ STAGES: dict[str, StageSpec] = {
         ("documents", "qa_build", *PROBES, "evaluate.lm_eval_limit", "run.seed"),
         may=("base", "documents", "lessons_*", "earlier"),
         files=("documents.path", *EVALUATED),
-        hub=("documents.path",),
+        hub=("documents.path", *SUITES),
     ),
     "qa_documents": StageSpec(
         ("documents", "qa_build.teacher", *EVALUATED, "evaluate.lm_eval_limit", "run.seed"),
         files=("documents.path", *EVALUATED),
-        hub=("documents.path",),
+        hub=("documents.path", *SUITES),
     ),
     "qa_shard": StageSpec(("qa_build", "run.seed"), needs=("documents",), may=("base",), sharded=True),
     "inject": StageSpec(("inject", "model.system_turn", "run.seed"), needs=("data", "base"), may=("earlier",)),
@@ -119,9 +115,13 @@ STAGES: dict[str, StageSpec] = {
         needs=("data", "base"),
         may=("vanilla", "inject", "tuned", "candidates", "baselines_*", "pruned", "earlier"),
         files=PROBES,
+        hub=SUITES,
     ),
     "prune": StageSpec(
-        ("select.prune_to", "evaluate.bpb_bytes", *PROBES), needs=("data", "base", "candidates_*"), files=PROBES
+        ("select.prune_to", "evaluate.bpb_bytes", *PROBES),
+        needs=("data", "base", "candidates_*"),
+        files=PROBES,
+        hub=SUITES,
     ),
     "selector": StageSpec(
         ("select", "recover", "evaluate.resamples", "run.seed"),
@@ -133,6 +133,7 @@ STAGES: dict[str, StageSpec] = {
         needs=("data", "selector", "base", "vanilla", "tuned", "candidates_*"),
         may=("references", "scores_*", "baselines_*", "baseline_scores", "earlier"),
         files=(*PROBES, "diagnose.unseen"),
+        hub=SUITES,
     ),
     "register": StageSpec(
         ("register",),
