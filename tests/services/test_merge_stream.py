@@ -317,11 +317,29 @@ def test_another_chat_template_is_refused(parents: tuple[Path, Path], tmp_path: 
         merge_candidates(parents[0], tmp_path / "tuned", RECIPES, tmp_path / "out", PARENTS)
 
 
+@pytest.mark.parametrize("step", ["normalizer", "pre_tokenizer"])
+def test_a_tokenizer_that_cuts_text_otherwise_is_refused(step: str, parents: tuple[Path, Path], tmp_path: Path) -> None:
+    # same words, same merges: the ids of a text differ all the same
+    shutil.copytree(parents[1], tmp_path / "tuned")
+    path = tmp_path / "tuned" / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    letters = {"type": "Split", "pattern": {"Regex": "[a-z]"}, "behavior": "Isolated", "invert": False}
+    steps = {
+        "normalizer": {"type": "Lowercase"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [letters, tokenizer["pre_tokenizer"]]},
+    }
+    path.write_text(json.dumps(tokenizer | {step: steps[step]}))
+    with pytest.raises(UserError, match=r"tuned: cuts .The harbour of Velm .* into other tokens than .*base: \["):
+        merge_candidates(parents[0], tmp_path / "tuned", RECIPES[:1], tmp_path / "out", PARENTS)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_tokenizer_saved_in_another_layout_is_the_same(parents: tuple[Path, Path], tmp_path: Path) -> None:
-    # older files: merges as "a b", the template inside tokenizer_config.json
+    # older files: merges as "a b", the template inside tokenizer_config.json; a step of its own, or in a sequence
     shutil.copytree(parents[1], tmp_path / "tuned")
     tokenizer = json.loads((tmp_path / "tuned" / "tokenizer.json").read_text())
     tokenizer["model"]["merges"] = [" ".join(merge) for merge in tokenizer["model"]["merges"]]
+    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [tokenizer["pre_tokenizer"]]}
     (tmp_path / "tuned" / "tokenizer.json").write_text(json.dumps(tokenizer))
     settings = json.loads((tmp_path / "tuned" / "tokenizer_config.json").read_text())
     settings["chat_template"] = (tmp_path / "tuned" / "chat_template.jinja").read_text()

@@ -6,7 +6,6 @@ hashed and written by another, which the disk may hold up; the blocks of a file,
 their order, so threads change no bit.
 """
 
-import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iar.errors import PermanentError
 from iar.methods.merge_facts import Sums
 from iar.methods.merge_grid import SEVERAL, Recipe
 from iar.records import Candidate
 from iar.services.checkpoints import MappedTensors, TensorInfo, plan_shards, safetensors_header
-from iar.services.merge_checks import check_device, check_finite, check_same_tokenizer, shared_layout
+from iar.services.merge_checks import check_device, check_finite, check_in_range, check_same_tokenizer, shared_layout
 from iar.services.merge_writers import CandidateWriter, check_disk, fresh_part, remove_parts
 
 if TYPE_CHECKING:
@@ -81,12 +79,7 @@ def merge_candidates(
         return []
     settings = settings or MergeSettings()
     check_device(settings.device)
-    several = any(recipe.operator in SEVERAL for recipe in recipes)
-    folders = (tuned, *(settings.tuned_too if several else ()))
-    mapped = Parents(MappedTensors(base), tuple(map(MappedTensors, folders)))
-    for folder in folders:
-        check_same_tokenizer(base, folder)
-    layout, *_ = (shared_layout(mapped.base, tensors) for tensors in mapped.tuned)
+    mapped, layout = mapped_parents(base, tuned, recipes, settings)
     shards = plan_shards(layout, settings.shard_bytes)
     headers = sum(len(safetensors_header(tensors)) for tensors in shards.values())
     out.mkdir(parents=True, exist_ok=True)
@@ -102,6 +95,22 @@ def merge_candidates(
         ]
         _stream(mapped, layout, writers, settings, on_progress or (lambda done, total, note: None))
         return [writer.finish(base, parents) for writer in writers]
+
+
+def mapped_parents(
+    base: Path, tuned: Path, recipes: Sequence[Recipe], settings: MergeSettings
+) -> tuple[Parents, list[TensorInfo]]:
+    """Return the checkpoints that the recipes merge, and the tensors that come out.
+
+    Raises UserError where one of them does not belong to the base.
+    """
+    several = any(recipe.operator in SEVERAL for recipe in recipes)
+    folders = (tuned, *(settings.tuned_too if several else ()))
+    mapped = Parents(MappedTensors(base), tuple(map(MappedTensors, folders)))
+    for folder in folders:
+        check_same_tokenizer(base, folder)
+    layout, *_ = (shared_layout(mapped.base, tensors) for tensors in mapped.tuned)
+    return mapped, layout
 
 
 @contextmanager
@@ -230,11 +239,7 @@ class _Output:
         blocks = merged.result()
         for writer, (_, sums) in zip(self._writers, blocks, strict=True):
             writer.sums[info.name] = writer.sums.get(info.name, Sums()) + sums
-            if not math.isfinite(sums.to_base):
-                raise PermanentError(
-                    f"{writer.recipe.id}: tensor '{info.name}' exceeds the range of {info.dtype}; "
-                    "the change from training is too large to merge"
-                )
+            check_in_range(writer.recipe.id, info, sums)
         pieces = [(writer, piece) for writer, (piece, _) in zip(self._writers, blocks, strict=True)]
         count = len(self._threads)
         self._writing.append(
