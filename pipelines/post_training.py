@@ -28,7 +28,7 @@ from iar.methods.job_spec import STATE, USER
 from iar.services.stage_keys import RECIPES
 
 GENERATING = (judge_eval, locked_test, prune, sdft_rewrite)
-"""Tasks that run a model over many texts, each on one GPU of a cluster."""
+"""Tasks that run a model over many texts, each on one GPU of a cluster; merging, too, where it is asked for one."""
 
 
 def build(settings: RunFile) -> Any:
@@ -69,7 +69,8 @@ def build(settings: RunFile) -> Any:
         def task(component: Any, name: str, /, **inputs: Any) -> Any:
             made = component(run_file=effective, **inputs)
             _place(made, name, platform)
-            if component in GENERATING and platform.backend == "kubeflow":
+            computing = component is merge_candidate and platform.merge_device != "cpu"
+            if (computing or component in GENERATING) and platform.backend == "kubeflow":
                 _on_gpu(made, platform.pool, nodes)
             return made.outputs["Output"]
 
@@ -158,7 +159,7 @@ def _place(task: Any, name: str, platform: PlatformSection) -> None:
 
 
 def _on_gpu(task: Any, pool: PoolSection, nodes: Any) -> None:
-    """Let a task that generates replies have one GPU, on the nodes that the run file or the form names."""
+    """Let a task have one GPU, on the nodes that the run file or the form names."""
     from kfp import kubernetes
 
     cpus, memory = f"{pool.cpus_per_process:g}", f"{pool.memory_gb_per_process:g}Gi"
