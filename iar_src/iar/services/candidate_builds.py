@@ -38,14 +38,15 @@ def build(run_file: RunFile, name: str, out: Path | None, report: ReportProgress
     """
     if out and out.exists():
         raise UserError(f"--output {out}: exists already; name a new folder")
-    found = {candidate.id: candidate for _, candidate in _candidates(run_file)}
+    found = {candidate.id: (artifact, candidate) for artifact, candidate in _candidates(run_file)}
     if name not in found:
         raise UserError(f"no candidate {name!r} in run {run_file.run_id}; there are {', '.join(found)}")
     base, tuned = (_artifact(run_file, task) for task in ("base-model", "align"))
     final = out or Workspace.of(run_file).state / "candidates" / run_file.run_id / name
     part = final.with_name(f"{final.name}.part")
     shutil.rmtree(part, ignore_errors=True)
-    rebuild_candidates(run_file, base, tuned / "checkpoint", [found[name]], part, report)
+    artifact, candidate = found[name]
+    rebuild_candidates(run_file, base, tuned / "checkpoint", [candidate], part, artifact, report)
     shutil.rmtree(final, ignore_errors=True)
     (part / name).rename(final)
     part.rmdir()

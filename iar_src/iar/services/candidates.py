@@ -103,7 +103,7 @@ def _restore(
     base, tuned = (_parent(workspace, inputs[role], artifact, role) for role in ("base", "tuned"))
     aside = workspace.state / "work" / f"rebuild-{artifact.parent.name}-{artifact.name}"
     shutil.rmtree(aside, ignore_errors=True)
-    rebuild_candidates(run_file, base, tuned / "checkpoint", missing, aside, report)
+    rebuild_candidates(run_file, base, tuned / "checkpoint", missing, aside, artifact, report)
     stored_files(aside)  # forced to disk before they count
     for one in missing:
         for path in _weights(artifact, one):

@@ -36,15 +36,25 @@ def make_candidates(
 
 
 def rebuild_candidates(
-    run_file: RunFile, base: Path, tuned: Path, wanted: Sequence[Candidate], out: Path, on_progress: ReportProgress
+    run_file: RunFile,
+    base: Path,
+    tuned: Path,
+    wanted: Sequence[Candidate],
+    out: Path,
+    artifact: Path,
+    on_progress: ReportProgress,
 ) -> None:
-    """Make candidates again, as `out/<id>`. Raises PermanentError for one that has other bits than were recorded."""
+    """Make candidates of an artifact again, as `out/<id>`.
+
+    Raises PermanentError for one that has other bits than were recorded.
+    """
     made = make_candidates(run_file, base, tuned, [recipe_of(one) for one in wanted], out, on_progress)
     for new, recorded in zip(made, wanted, strict=True):
         if new.digest != recorded.digest:
             raise PermanentError(
-                f"{recorded.id}: rebuilt with weights {new.digest[:12]}, recorded are {recorded.digest[:12]}; another "
-                f"version of the code, of torch or other parents made {out / recorded.id}: run the run file again"
+                f"{recorded.id}: rebuilt with weights {new.digest[:12]}, recorded are {recorded.digest[:12]}: it was "
+                "made by another version of the code or of torch, or on another platform.merge_device; delete "
+                f"{artifact} and run the run file again to make and judge all of them anew"
             )
 
 
