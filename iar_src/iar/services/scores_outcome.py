@@ -6,8 +6,9 @@ from pathlib import Path
 
 from iar.methods.digest import digest_file, digest_json
 from iar.methods.inert_markdown import inert
+from iar.methods.provenance import scores_payload
 from iar.methods.verification import attack_success
-from iar.records import Lineage, ModelScores, Outcome, SuiteScore, VerifierAudit, to_json, write_records
+from iar.records import Lineage, ModelScores, Outcome, SuiteScore, VerifierAudit, write_records
 from iar.services.decontamination import read_checks, unchecked
 from iar.services.evaluations import GENERAL
 from iar.services.scoring import VOTES
@@ -16,11 +17,16 @@ from iar.services.verifiers import audit_entry
 
 
 def scores_outcome(
-    out: Path, all_scores: Sequence[ModelScores], inputs: Mapping[str, Path], audits: Sequence[VerifierAudit] = ()
+    out: Path,
+    all_scores: Sequence[ModelScores],
+    inputs: Mapping[str, Path],
+    audits: Sequence[VerifierAudit] = (),
+    taken_before: str = "",
 ) -> Outcome:
     """Write `scores.jsonl` under `out` and return the report on all models and on who judged them.
 
-    inputs: the stage's, where what training data was checked against stands in the datasets.
+    inputs: the stage's, where what training data was checked against stands in the datasets. taken_before: what the
+    registry's entries must say of a test that was no first look, "" for one that was.
     """
     write_records(out / "scores.jsonl", all_scores)
     metrics: dict[str, float] = {}
@@ -32,7 +38,7 @@ def scores_outcome(
     judged = tuple(("judged-by", one.digest) for one in verifiers)
     votes = {scores.model: _votes(out / scores.model / VOTES, scores, judged) for scores in all_scores}
     entries = tuple(
-        _entry(scores, [*judged, *(("settled-from", one.digest) for one in votes[scores.model])])
+        _entry(scores, [*judged, *(("settled-from", one.digest) for one in votes[scores.model])], taken_before)
         for scores in all_scores
     )
     text = [scores_table(all_scores), *_audit_line(audits), *unchecked_warnings(all_scores, inputs)]
@@ -83,7 +89,7 @@ def _votes(path: Path, scores: ModelScores, judged: tuple[tuple[str, str], ...])
     return [Lineage("votes", digest_file(path), f"votes on {scores.model}, {scores.split}", {}, inputs)]
 
 
-def _entry(scores: ModelScores, further: Iterable[tuple[str, str]]) -> Lineage:
-    payload = to_json(scores)
+def _entry(scores: ModelScores, further: Iterable[tuple[str, str]], taken_before: str) -> Lineage:
+    payload = scores_payload(scores, taken_before)
     name = f"{scores.model} on {scores.split}"
     return Lineage("scores", digest_json(payload), name, payload, (("evaluated", scores.checkpoint_digest), *further))
