@@ -104,7 +104,8 @@ def build(settings: RunFile) -> Any:
         for shard in range(1, shards + 1):
             name = f"merge-candidate-{shard}"
             part = {"name": name, "shard": shard, "shards": shards}
-            changes = earlier if shard == 1 else {}  # one task compares those of the document sets
+            # One task compares the changes of the document sets; weights for them may be in any.
+            changes = earlier if shard == 1 or settings.recover.set_weights else {}
             candidates.append(task(merge_candidate, name, base=base, tuned=tuned, **part, **changes))
         pruned = {"pruned": task(prune, "prune", candidates=candidates, **common)} if settings.select.prune_to else {}
         for shard, merged in enumerate(candidates, 1):

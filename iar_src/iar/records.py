@@ -464,8 +464,8 @@ class BitsPerByte:
 class Candidate:
     """A merged model as its recipe: operator, the one hyper-parameter, its value, and what came out.
 
-    `layers` are pairs of a block range and its weight, where an operator has them. Distances are in units of
-    ||theta_IA - theta_0||; `distance_to_original` is 0 for a duplicate of the same bytes.
+    `layers` are pairs of a part, such as a block range, and its weight, where an operator has them. Distances are in
+    units of ||theta_IA - theta_0||; `distance_to_original` is 0 for a duplicate of the same bytes.
     """
 
     id: str

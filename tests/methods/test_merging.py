@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from iar.config import ModelSection, RecoverSection
 from iar.methods import merging
+from iar.methods.merge_blocks import BLOCK_ELEMENTS, uniform_draws
 from iar.methods.merge_grid import Recipe, grid
 from iar.methods.merging import cosine, dare, kept_elements, slerp, slerp_weights, task_arithmetic, ties, trim_cuts
 from iar.services.merge_stream import one_torch_thread
@@ -189,9 +190,9 @@ def test_a_higher_density_keeps_all_that_a_lower_one_keeps(
 
 
 def test_a_block_has_its_draws_wherever_reading_starts() -> None:
-    whole = merging.uniform_draws(17, "w").random(200_000, dtype=np.float32)
+    whole = uniform_draws(17, "w").random(200_000, dtype=np.float32)
     for start in (0, 2, 65_536, 131_072, 199_998):
-        part = merging.uniform_draws(17, "w", start).random(200_000 - start, dtype=np.float32)
+        part = uniform_draws(17, "w", start).random(200_000 - start, dtype=np.float32)
         assert np.array_equal(part, whole[start:])
 
 
@@ -208,6 +209,30 @@ def test_each_checkpoint_has_draws_of_its_own() -> None:
     recipe = Recipe("x", "dare_ties", "drop", 0.5, 17)
     merged = merging.merge_tensor(recipe, theta_0, [theta_0 + 1, theta_0 + 1], "w")
     assert float((merged == 0).float().mean()) == pytest.approx(0.25, abs=0.02)
+
+
+def set_weights(*weights: float) -> Recipe:
+    layers = tuple((str(number), weight) for number, weight in enumerate(weights, 1))
+    return Recipe("x", "set_weights", "mean weight", 0.5, 17, layers)
+
+
+def test_the_change_of_each_document_set_has_its_own_weight() -> None:
+    theta_0 = torch.tensor([1.0, 2.0, 3.0])
+    steps = torch.tensor([[0.5, 0.0, -1.0], [0.25, 4.0, 1.0], [-2.0, 1.0, 0.0]])
+    first, second, third = theta_0 + steps.cumsum(0)
+    merged = merging.merge_tensor(set_weights(0.5, 0.25, 1.0), theta_0, [third], "w", [first, second])
+    assert torch.equal(merged, theta_0 + 0.5 * steps[0] + 0.25 * steps[1] + steps[2])
+    assert torch.equal(
+        merging.merge_tensor(set_weights(0.0, 0.0, 0.0), theta_0, [third], "w", [first, second]), theta_0
+    )
+
+
+def test_equal_weights_of_all_sets_are_task_arithmetic() -> None:
+    theta_0, theta_1 = pair(3, 90_001)
+    theta_2 = theta_1 + (theta_1 - theta_0).flip(0)
+    plain = Recipe("x", "task_arithmetic", "weight", 0.3, 17)
+    merged = merging.merge_tensor(set_weights(0.3, 0.3), theta_0, [theta_2], "w", [theta_1])
+    assert torch.equal(merged, merging.merge_tensor(plain, theta_0, [theta_2], "w"))
 
 
 def test_two_seeds_in_one_pass_are_refused() -> None:
@@ -304,7 +329,7 @@ class TestAgainstMergekit:
 
     @pytest.mark.parametrize("recipe", grid(RecoverSection(dare_drop=()), 17), ids=lambda recipe: recipe.id)
     def test_a_huge_tensor_over_several_blocks(self, recipe: Recipe) -> None:
-        self.agrees(recipe, *pair(9, merging.BLOCK_ELEMENTS // 2 + 5, spread=0.3))
+        self.agrees(recipe, *pair(9, BLOCK_ELEMENTS // 2 + 5, spread=0.3))
 
     @pytest.mark.slow
     @pytest.mark.parametrize("spread", [0.02, 0.7])  # near enough for a line, and an arc

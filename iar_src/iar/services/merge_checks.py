@@ -109,6 +109,15 @@ def tokenizer_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
+def check_set_weights(what: str, weights: int, sets: int) -> None:
+    """Raise UserError where there are not as many weights as document sets, those of earlier runs and the own."""
+    if weights != sets:
+        raise UserError(
+            f"recover.set_weights: {what} has {weights} weights, and with the run that this one is built on there are "
+            f"{sets} document sets; give one each, the oldest first"
+        )
+
+
 def check_device(device: str) -> None:
     """Raise UserError where there is no such device."""
     import torch
@@ -121,7 +130,7 @@ def check_finite(tensors: MappedTensors, name: str) -> None:
     """Raise PermanentError naming the tensor and its first element that is NaN or infinite."""
     import torch
 
-    from iar.methods.merging import BLOCK_ELEMENTS
+    from iar.methods.merge_blocks import BLOCK_ELEMENTS
 
     for number, block in enumerate(tensors.flat(name).split(BLOCK_ELEMENTS)):
         if math.isfinite(float(block.float().sum())):

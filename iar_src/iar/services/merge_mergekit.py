@@ -13,7 +13,7 @@ from iar.methods.merge_facts import Sums
 from iar.methods.merge_grid import SEVERAL, Recipe
 from iar.records import Candidate
 from iar.services.checkpoints import ELEMENT_BYTES, INDEX_NAME, TORCH_NAMES, MappedTensors, TensorInfo, weights_digest
-from iar.services.merge_checks import check_device, check_finite, check_in_range
+from iar.services.merge_checks import check_device, check_in_range
 from iar.services.merge_stream import MergeSettings, Parents, ReportProgress, mapped_parents, one_torch_thread
 from iar.services.merge_writers import check_disk, complete, fresh_part, remove_parts
 
@@ -52,8 +52,7 @@ def merge_with_mergekit(
     mapped, layout = mapped_parents(base, tuned, recipes, settings)
     dtype = _one_dtype(layout, base)
     for info in layout:
-        for tensors in (mapped.base, *mapped.tuned):
-            check_finite(tensors, info.name)
+        mapped.check_finite(info.name)
         mapped.release(info.name)
     out.mkdir(parents=True, exist_ok=True)
     remove_parts(out)
@@ -102,8 +101,8 @@ def measure(folder: Path, candidate: str, parents: Parents, layout: Sequence[Ten
 
     Raises PermanentError where tensors are not those of the base, or a value is beyond the range of its dtype.
     """
+    from iar.methods.merge_blocks import BLOCK_ELEMENTS, paired_blocks
     from iar.methods.merge_facts import sums_of
-    from iar.methods.merging import BLOCK_ELEMENTS, paired_blocks
 
     written = MappedTensors(folder)
     if written.info != {info.name: info for info in layout}:
