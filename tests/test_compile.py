@@ -135,6 +135,13 @@ def test_sdft_generates_on_a_gpu_in_a_task_of_its_own(tmp_path: Path) -> None:
     assert "resources" not in executors["exec-baseline"]["container"]
 
 
+def test_tensors_are_weighed_in_a_task_of_its_own_where_the_grid_asks_for_it() -> None:
+    asked = compiled_tasks(recover={"fisher_weight": [0.5]})
+    assert set(asked) - set(compiled_tasks()) == {"fisher"}
+    assert {"qa-build", "base-model", "align"} <= set(asked["fisher"]["dependentTasks"])
+    assert "fisher" in asked["merge-candidate-1"]["dependentTasks"]
+
+
 def test_merging_has_a_gpu_where_it_is_asked_for_one(tmp_path: Path) -> None:
     platform = golden_settings().model_dump(mode="json")["platform"] | {"merge_device": "cuda"}
     settings = golden_settings().model_dump(mode="json") | {"platform": platform}

@@ -476,6 +476,13 @@ class RecoverSection(Section):
         description="In a run on another: a weight for the change of each document set, the oldest first, by name, "
         "such as {newer: [0.3, 0.7]}; one candidate a name.",
     )
+    fisher_weight: tuple[Share, ...] = Field(
+        (),
+        strict=False,
+        exclude_if=_unset,
+        description="Task arithmetic with a weight a tensor: more where theta_IA is sure of it (Fisher information) on "
+        "the questions, less where theta_0 is on baselines.replay_data, the value where both are; one candidate each.",
+    )
     tuned_too: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         (),
         strict=False,
@@ -519,7 +526,15 @@ class RecoverSection(Section):
         "part of the digest.",
     )
 
-    @field_validator("slerp_t", "task_arithmetic_weight", "ties_density", "dare_drop", "soup_weight", "dare_ties_drop")
+    @field_validator(
+        "slerp_t",
+        "task_arithmetic_weight",
+        "ties_density",
+        "dare_drop",
+        "soup_weight",
+        "dare_ties_drop",
+        "fisher_weight",
+    )
     @classmethod
     def _values_differ(cls, values: tuple[float, ...]) -> tuple[float, ...]:
         names = [f"{value:g}" for value in values]
@@ -555,15 +570,14 @@ class RecoverSection(Section):
     @model_validator(mode="after")
     def _grid_has_candidates(self) -> Self:
         lists = (self.slerp_t, self.task_arithmetic_weight, self.ties_density, self.dare_drop)
-        tables = (self.layer_weights, self.set_weights)
-        if not any((*lists, *tables, self.soup_weight, self.dare_ties_drop)):
+        ours = {name: getattr(self, name) for name in ("layer_weights", "set_weights", "fisher_weight")}
+        if not any((*lists, *ours.values(), self.soup_weight, self.dare_ties_drop)):
             raise ValueError("every list is empty, so nothing would be merged; give at least one value")
         if self.soup_weight and not self.tuned_too:
             raise ValueError("soup_weight needs further checkpoints; name their folders in tuned_too")
         if self.tuned_too and not (self.soup_weight or self.dare_ties_drop):
             raise ValueError("tuned_too is used by soup_weight and dare_ties_drop alone; give values to one of them")
-        if self.engine == "mergekit" and any(tables):
-            name = "layer_weights" if self.layer_weights else "set_weights"
+        if self.engine == "mergekit" and (name := next((name for name, given in ours.items() if given), "")):
             raise ValueError(f"engine mergekit does not take {name}; leave them out, or set engine to stream")
         return self
 

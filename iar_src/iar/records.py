@@ -483,6 +483,17 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class TensorInformation:
+    """The Fisher information of one tensor: the mean over its elements of the squared gradient of an example's loss,
+    under theta_0 (`base`) on general instructions and under theta_IA (`tuned`) on training questions."""
+
+    tensor: str
+    elements: int
+    base: float
+    tuned: float
+
+
+@dataclass(frozen=True)
 class LayerFacts:
     """A candidate's facts in one transformer block (`axis` block, `group` its number or "outside") or in one kind of
     tensor (`axis` kind, `group` such as mlp.up_proj). Distances are in units of that part's ||theta_IA - theta_0||."""

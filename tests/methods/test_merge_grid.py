@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from iar.config import RecoverSection, RunFile
 from iar.methods.merge_grid import Recipe, grid
+from iar.records import TensorInformation
 
 
 def test_the_default_grid_has_twelve_recipes_in_the_fixed_order() -> None:
@@ -68,6 +69,16 @@ def test_extras_follow_the_twelve_and_come_through_the_canonical_text() -> None:
     assert recipes[-2].weight_of(None) == 0.0
 
 
+def test_a_fisher_recipe_carries_the_weight_of_each_tensor() -> None:
+    found = [TensorInformation("a", 1, 1.0, 3.0), TensorInformation("b", 1, 3.0, 1.0)]
+    named, measured = (
+        grid(RecoverSection(fisher_weight=(0.5,)), seed=17, information=known)[-1] for known in ([], found)
+    )
+    assert measured == Recipe("fisher-w0.5", "fisher", "weight", 0.5, 17, (("a", 0.75), ("b", 0.25)))
+    assert (named.id, named.layers) == (measured.id, ())
+    assert [measured.weight_in(name) for name in "abc"] == [0.75, 0.25, 0.5]
+
+
 SETS = {"newer": [0.3, 0.7], "even": [0.5, 0.5]}
 
 
@@ -94,6 +105,10 @@ REFUSED = {
     "sets and mergekit": (
         {"set_weights": {"a": [0.3, 0.7]}, "engine": "mergekit"},
         "engine mergekit does not take set_weights",
+    ),
+    "fisher and mergekit": (
+        {"fisher_weight": [0.5], "engine": "mergekit"},
+        "engine mergekit does not take fisher_weight",
     ),
     "engine": (EXTRAS | {"engine": "mergekit"}, "engine mergekit does not take layer_weights"),
     "nothing": (

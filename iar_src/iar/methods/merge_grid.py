@@ -1,9 +1,11 @@
 """The grid of merges as data: which operator with which value of its hyper-parameter, or which weight a block."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from iar.config import RecoverSection
+from iar.methods.fisher import tensor_weights
+from iar.records import TensorInformation
 
 REST = "rest"
 
@@ -11,7 +13,7 @@ REST = "rest"
 @dataclass(frozen=True)
 class Recipe:
     """What rebuilds a candidate from its parents, bit for bit. `layers` are pairs of a part and its weight: of
-    `layer_weights` a block range, of `set_weights` the number of a document set."""
+    `layer_weights` a block range, of `set_weights` the number of a document set, of `fisher` a tensor."""
 
     id: str
     operator: str
@@ -30,6 +32,10 @@ class Recipe:
                     return weight
         return table.get(REST, 0.0)
 
+    def weight_in(self, tensor: str) -> float:
+        """Return the weight of a tensor; the value, where the recipe knows nothing of it."""
+        return dict(self.layers).get(tensor, self.value)
+
 
 # operator, its hyper-parameter, the letter of that in an id, the run file's field of values; in grid order
 GRID_ROWS = (
@@ -39,6 +45,7 @@ GRID_ROWS = (
     ("dare", "drop", "p", "dare_drop"),
     ("dare_ties", "drop", "p", "dare_ties_drop"),
     ("soup", "weight", "w", "soup_weight"),
+    ("fisher", "weight", "w", "fisher_weight"),
 )
 SEVERAL = frozenset(("dare_ties", "soup"))
 """Operators that also merge the checkpoints of `tuned_too`."""
@@ -46,10 +53,20 @@ SETS = "set_weights"
 """The operator that also merges what the model was after each earlier document set."""
 
 
-def grid(recover: RecoverSection, seed: int) -> list[Recipe]:
-    """Return the recipes in grid order; ids read `slerp-t0.2`, `ties-d0.3`, `layer_weights-NAME`."""
+def grid(recover: RecoverSection, seed: int, information: Sequence[TensorInformation] = ()) -> list[Recipe]:
+    """Return the recipes in grid order; ids read `slerp-t0.2`, `ties-d0.3`, `layer_weights-NAME`.
+
+    Without the information of the tensors those of `fisher` can be counted and named, not merged by.
+    """
     return [
-        Recipe(f"{operator}-{letter}{value:g}", operator, parameter, value, seed)
+        Recipe(
+            f"{operator}-{letter}{value:g}",
+            operator,
+            parameter,
+            value,
+            seed,
+            tensor_weights(information, value) if operator == "fisher" else (),
+        )
         for operator, parameter, letter, field in GRID_ROWS
         for value in getattr(recover, field)
     ] + list(_tables(recover, seed))

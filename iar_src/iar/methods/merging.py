@@ -1,10 +1,10 @@
 """Merge operators on one tensor pair, theta_0 (before training) and theta_1 (after), in fp32.
 
 SLERP (Shoemake 1985), Task Arithmetic (Ilharco et al. 2212.04089), TIES (Yadav et al. 2306.01708) and DARE
-(Yu et al. 2311.03099), with lambda = 1; task arithmetic with a weight a transformer block or a document set; over
-several tuned checkpoints DARE-TIES and the soup (Wortsman et al. 2203.05482); outside the grid FAPM (fapm.py), a
-baseline. Each operator is elementwise once a few statistics of the whole pair are known, so a large tensor is merged
-block by block and gives the same bits as the tensor at once.
+(Yu et al. 2311.03099), with lambda = 1; task arithmetic with a weight a transformer block, a tensor (fisher.py) or a
+document set; over several tuned checkpoints DARE-TIES and the soup (Wortsman et al. 2203.05482); outside the grid FAPM
+(fapm.py), a baseline. Each operator is elementwise once a few statistics of the whole pair are known, so a large tensor
+is merged block by block and gives the same bits as the tensor at once.
 
 Tensors may have any shape; the two of a pair have the same one and may be of any float dtype. Products and sums
 are separate operations, never fused: bits do not depend on the machine's vector unit or number of threads.
@@ -44,12 +44,13 @@ KEEP_NONE = Cut(math.inf)
 @dataclass(frozen=True)
 class PairStatistics:
     """What the operators need to know of a whole tensor pair: SLERP its cosine, TIES a cut for each density,
-    FAPM what each share keeps, a weight a block its transformer block."""
+    FAPM what each share keeps, a weight a block or a tensor its transformer block and name."""
 
     cosine: float
     cuts: dict[float, Cut]
     kept: dict[float, Kept] = field(default_factory=dict)
     block: int | None = None
+    name: str = ""
 
 
 def slerp(theta_0: torch.Tensor, theta_1: torch.Tensor, t: float) -> torch.Tensor:
@@ -240,6 +241,7 @@ def pair_statistics(
         trim_cuts(theta_0, theta_1, densities),
         {one.value: kept_changes(pairs, size, one.value) for one in recipes if one.operator == "fapm"},
         tensor_place(name).block,
+        name,
     )
 
 
@@ -252,6 +254,7 @@ OPERATORS: dict[str, Callable[[Block, PairStatistics, Recipe], torch.Tensor]] = 
     "dare": lambda block, pair, recipe: drop_and_rescale(block.delta, recipe.value, block.uniform) + block.theta_0,
     "dare_ties": lambda block, pair, recipe: dare_ties(block, recipe.value),
     "soup": lambda block, pair, recipe: soup(block, recipe.value),
+    "fisher": lambda block, pair, recipe: block.delta * recipe.weight_in(pair.name) + block.theta_0,
     "set_weights": lambda block, pair, recipe: set_weights(block, [weight for _, weight in recipe.layers]),
     "fapm": lambda block, pair, recipe: (
         pruned(block.theta_0, block.delta, pair.kept[recipe.value], block.start) + block.theta_0

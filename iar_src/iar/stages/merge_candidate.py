@@ -13,6 +13,7 @@ from iar.records import Candidate, DeltaFacts, Lineage, Outcome, from_json, to_j
 from iar.services.checkpoints import read_json, weights_digest
 from iar.services.delta_facts import write_deltas
 from iar.services.earlier_sets import EarlierSets
+from iar.services.fisher import read_information
 from iar.services.merge_duplicates import mark_duplicates
 from iar.services.merge_engines import ParentFolders, make_candidates, own_parents, parent_digests, recipe_of
 from iar.services.merge_writers import remove_parts
@@ -25,7 +26,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     Candidates that an earlier, killed try finished are kept when their weights still have the recorded digest.
     In a run on another, the first shard writes `deltas.jsonl` too: how the changes of the document sets relate.
     """
-    recipes = grid(run_file.recover, context.seed)[context.shard - 1 :: context.shards]
+    information = read_information(inputs.get("fisher"))
+    recipes = grid(run_file.recover, context.seed, information)[context.shard - 1 :: context.shards]
     base, tuned, sets = inputs["base"], inputs["tuned"] / "checkpoint", EarlierSets.of(inputs)
     folders = ParentFolders(base, tuned, tuple(sets.checkpoints))
     parents = parent_digests(run_file, folders)
