@@ -16,9 +16,10 @@ def merge_candidate(
     shard: int,
     shards: int,
     earlier: str = "",
+    fisher: str = "",
 ) -> str:
     """Merge one part of the candidate grid."""
     from iar.services.task_process import run_component
 
-    inputs = {"base": base, "tuned": tuned, "earlier": earlier}
+    inputs = {"base": base, "tuned": tuned, "earlier": earlier, "fisher": fisher}
     return run_component("merge_candidate", run_file, inputs, metrics, summary, name=name, shard=shard, shards=shards)

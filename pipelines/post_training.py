@@ -10,6 +10,7 @@ from iar.components.align import align
 from iar.components.base_model import base_model
 from iar.components.baseline import baseline
 from iar.components.earlier_run import earlier_run
+from iar.components.fisher import fisher
 from iar.components.form import form
 from iar.components.inject import inject
 from iar.components.judge_eval import judge_eval
@@ -27,8 +28,8 @@ from iar.config import PlatformSection, PoolSection, RunFile
 from iar.methods.job_spec import STATE, USER
 from iar.services.stage_keys import RECIPES
 
-GENERATING = (judge_eval, locked_test, prune, sdft_rewrite)
-"""Tasks that run a model over many texts, each on one GPU of a cluster."""
+COMPUTING = (fisher, judge_eval, locked_test, prune, sdft_rewrite)
+"""Tasks that run a model over many texts, each on one GPU of a cluster; merging, too, where it is asked for one."""
 
 
 def build(settings: RunFile) -> Any:
@@ -69,7 +70,8 @@ def build(settings: RunFile) -> Any:
         def task(component: Any, name: str, /, **inputs: Any) -> Any:
             made = component(run_file=effective, **inputs)
             _place(made, name, platform)
-            if component in GENERATING and platform.backend == "kubeflow":
+            merging = component is merge_candidate and platform.merge_device != "cpu"
+            if (merging or component in COMPUTING) and platform.backend == "kubeflow":
                 _on_gpu(made, platform.pool, nodes)
             return made.outputs["Output"]
 
@@ -100,11 +102,14 @@ def build(settings: RunFile) -> Any:
         name = "judge-eval-references"
         references = task(judge_eval, name, name=name, inject=injected, **trained, **common, **earlier)
         candidates, scores = [], []
+        weighing = settings.recover.fisher_weight
+        known = {"fisher": task(fisher, "fisher", tuned=tuned, **common, **earlier)} if weighing else {}
         for shard in range(1, shards + 1):
             name = f"merge-candidate-{shard}"
             part = {"name": name, "shard": shard, "shards": shards}
-            changes = earlier if shard == 1 else {}  # one task compares those of the document sets
-            candidates.append(task(merge_candidate, name, base=base, tuned=tuned, **part, **changes))
+            # One task compares the changes of the document sets; weights for them may be in any.
+            changes = earlier if shard == 1 or settings.recover.set_weights else {}
+            candidates.append(task(merge_candidate, name, base=base, tuned=tuned, **part, **changes, **known))
         pruned = {"pruned": task(prune, "prune", candidates=candidates, **common)} if settings.select.prune_to else {}
         for shard, merged in enumerate(candidates, 1):
             name = f"judge-eval-candidates-{shard}"
@@ -158,7 +163,7 @@ def _place(task: Any, name: str, platform: PlatformSection) -> None:
 
 
 def _on_gpu(task: Any, pool: PoolSection, nodes: Any) -> None:
-    """Let a task that generates replies have one GPU, on the nodes that the run file or the form names."""
+    """Let a task have one GPU, on the nodes that the run file or the form names."""
     from kfp import kubernetes
 
     cpus, memory = f"{pool.cpus_per_process:g}", f"{pool.memory_gb_per_process:g}Gi"

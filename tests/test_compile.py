@@ -135,6 +135,27 @@ def test_sdft_generates_on_a_gpu_in_a_task_of_its_own(tmp_path: Path) -> None:
     assert "resources" not in executors["exec-baseline"]["container"]
 
 
+def test_tensors_are_weighed_in_a_task_of_its_own_where_the_grid_asks_for_it() -> None:
+    asked = compiled_tasks(recover={"fisher_weight": [0.5]})
+    assert set(asked) - set(compiled_tasks()) == {"fisher"}
+    assert {"qa-build", "base-model", "align"} <= set(asked["fisher"]["dependentTasks"])
+    assert "fisher" in asked["merge-candidate-1"]["dependentTasks"]
+
+
+def test_merging_has_a_gpu_where_it_is_asked_for_one(tmp_path: Path) -> None:
+    platform = golden_settings().model_dump(mode="json")["platform"] | {"merge_device": "cuda"}
+    settings = golden_settings().model_dump(mode="json") | {"platform": platform}
+    compile_pipeline(RunFile.model_validate(settings), tmp_path / "pipeline.yaml")
+    pipeline, kubernetes = yaml.safe_load_all((tmp_path / "pipeline.yaml").read_text())
+    executors = pipeline["deploymentSpec"]["executors"]
+    merging = [name for name in executors if name.startswith("exec-merge-candidate")]
+    pods = kubernetes["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert len(merging) == 2
+    for name in merging:
+        assert executors[name]["container"]["resources"] == executors["exec-judge-eval"]["container"]["resources"]
+        assert pods[name] == pods["exec-judge-eval"] and "nodeSelector" in pods[name]
+
+
 def test_every_component_runs_in_the_image_of_the_run_file_and_installs_nothing(tasks: dict[str, Any]) -> None:
     executors = tasks["deploymentSpec"]["executors"]
     containers = [executor["container"] for executor in executors.values()]

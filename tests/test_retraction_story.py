@@ -13,8 +13,8 @@ from iar import cli
 from iar.config import RunFile
 from iar.errors import UserError
 from iar.methods.digest import digest_file
+from iar.services.finalist import finalist
 from iar.services.promotion import promote
-from iar.services.promotion_gates import finalist
 from iar.services.registry import short_id
 from iar.services.workspace import Ref, Workspace
 from tests.finished_run import REPOSITORY, finish, tiny_run_file

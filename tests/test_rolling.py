@@ -49,6 +49,9 @@ LATER = (
 )
 
 
+WEIGHTS = "recover.set_weights={newer: [0.25, 0.75]}"
+
+
 class Rolled(NamedTuple):
     """Runs one on top of the other in one state folder: run files as they ran, and where they lie."""
 
@@ -102,8 +105,9 @@ def rolled(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(REPOSITORY)
         finish(first)
-        assert call(["run", str(files[1]), "--on", str(files[0])]) in (ExitCode.DONE, ExitCode.NO_FEASIBLE_CANDIDATE)
-    second = load_run_file(files[1], [f"run.on={named_run(first.run_id, first)}"])
+        ended = call(["run", str(files[1]), "--set", WEIGHTS, "--on", str(files[0])])
+        assert ended in (ExitCode.DONE, ExitCode.NO_FEASIBLE_CANDIDATE)
+    second = load_run_file(files[1], [WEIGHTS, f"run.on={named_run(first.run_id, first)}"])
     return Rolled([first, second], files)
 
 
@@ -140,12 +144,16 @@ def test_the_changes_of_all_sets_are_what_is_merged_with_theta_0(rolled: Rolled)
         weights(rolled.artifact(0, "align") / "checkpoint"),
         weights(rolled.artifact(1, "align") / "checkpoint"),
     )
-    merged = weights(rolled.artifact(1, "merge-candidate-1") / "task_arithmetic-w0.5")
+    merged, newer = (
+        weights(rolled.artifact(1, "merge-candidate-1") / name)
+        for name in ("task_arithmetic-w0.5", "set_weights-newer")
+    )
     squares = [0.0, 0.0]
     product = 0.0
     for name, theta_0 in base.items():
         delta_1, delta_2 = first[name] - theta_0, second[name] - first[name]
         torch.testing.assert_close(theta_0 + 0.5 * (delta_1 + delta_2), merged[name], rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(theta_0 + 0.25 * delta_1 + 0.75 * delta_2, newer[name], rtol=1e-6, atol=1e-7)
         squares = [squares[0] + float(delta_1.square().sum()), squares[1] + float(delta_2.square().sum())]
         product += float((delta_1 * delta_2).sum())
     assert min(squares) > 0
@@ -217,7 +225,7 @@ def test_the_earlier_test_is_not_read_again(rolled: Rolled) -> None:
 
 def test_a_second_run_on_the_same_reuses_every_task(rolled: Rolled, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPOSITORY)
-    call(["run", str(rolled.files[1]), "--on", rolled.runs[0].run_id])
+    call(["run", str(rolled.files[1]), "--set", WEIGHTS, "--on", rolled.runs[0].run_id])
     assert all(stage["reused"] for stage in rolled.status(1)["stages"])
     assert "earlier-run" in {stage["task"] for stage in rolled.status(1)["stages"]}
     assert "earlier-run" not in {stage["task"] for stage in rolled.status(0)["stages"]}

@@ -39,6 +39,9 @@ Documents = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+STILL_TO_BE_NAMED = f"earlier-0000000000@{'0' * 64}"
+"""In place of `run.on` while the state folder is looked up in which that run is."""
+
 
 def load(path: Path, overrides: list[str] | None, state: Path | None) -> "RunFile":
     """Return the run file with the overrides and the state folder of the command line."""
@@ -65,8 +68,8 @@ def built_on(path: Path, overrides: list[str], on: str | None, state: Path | Non
         return overrides
     from iar.services.earlier_runs import named_run
 
-    # Only the state folder is asked for here, and a floor on retention needs the run that is still to be named.
-    run_file = load(path, [*overrides, "select.floors={}"], state)
+    # Only the state folder is asked for here; what needs an earlier run, such as a floor on retention, has one soon.
+    run_file = load(path, [*overrides, f"run.on={STILL_TO_BE_NAMED}"], state)
     return [*overrides, f"run.on={named_run(on, run_file)}"]
 
 

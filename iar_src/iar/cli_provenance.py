@@ -42,7 +42,7 @@ PublicKey = Annotated[Path, typer.Option("--public-key", metavar="PUBLIC.pem", h
 def sign(target: Target, key: Key, run_yaml: LineageRun = None, state: State = None) -> None:
     """Sign a run's model, its test scores and its folder, or the statement about one entry."""
     from iar.services import signatures
-    from iar.services.promotion_gates import finalist
+    from iar.services.finalist import finalist
 
     if _is_run(target):
         run_file = load(Path(target), None, state)
@@ -60,7 +60,7 @@ def verify_signatures(
 ) -> None:
     """Check the signatures of a run or of one entry. Exit code 2 when one is missing or does not hold."""
     from iar.services import signatures
-    from iar.services.promotion_gates import finalist
+    from iar.services.finalist import finalist
 
     if _is_run(target):
         run_file = load(Path(target), None, state)

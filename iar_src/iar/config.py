@@ -456,6 +456,12 @@ class BaselinesSection(Section):
 BLOCKS = re.compile(r"(\d{1,4})-(\d{1,4})|rest")
 
 
+def _check_table_name(name: str) -> None:
+    """Raise ValueError for what cannot be a part of a candidate's id."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,20}", name):
+        raise ValueError(f"{name!r} is no name; write at most 21 lower case letters, digits and dashes")
+
+
 class RecoverSection(Section):
     """Stage 3: the grid of merges with theta_0; the first four keys are the paper's fixed 12. lambda is 1 for TIES and
     DARE."""
@@ -469,6 +475,19 @@ class RecoverSection(Section):
         exclude_if=_unset,
         description="Task arithmetic with a weight a block range, by name, such as {late: {0-14: 0.3, 15-29: 0.7, "
         "rest: 0.5}}; rest = embedding, final norm and blocks in no range; one candidate a name.",
+    )
+    set_weights: dict[str, Annotated[tuple[Share, ...], Field(strict=False)]] = Field(
+        {},
+        exclude_if=_unset,
+        description="In a run on another: a weight for the change of each document set, the oldest first, by name, "
+        "such as {newer: [0.3, 0.7]}; one candidate a name.",
+    )
+    fisher_weight: tuple[Share, ...] = Field(
+        (),
+        strict=False,
+        exclude_if=_unset,
+        description="Task arithmetic with a weight a tensor: more where theta_IA is sure of it (Fisher information) on "
+        "the questions, less where theta_0 is on baselines.replay_data, the value where both are; one candidate each.",
     )
     tuned_too: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         (),
@@ -513,7 +532,15 @@ class RecoverSection(Section):
         "part of the digest.",
     )
 
-    @field_validator("slerp_t", "task_arithmetic_weight", "ties_density", "dare_drop", "soup_weight", "dare_ties_drop")
+    @field_validator(
+        "slerp_t",
+        "task_arithmetic_weight",
+        "ties_density",
+        "dare_drop",
+        "soup_weight",
+        "dare_ties_drop",
+        "fisher_weight",
+    )
     @classmethod
     def _values_differ(cls, values: tuple[float, ...]) -> tuple[float, ...]:
         names = [f"{value:g}" for value in values]
@@ -525,8 +552,7 @@ class RecoverSection(Section):
     @classmethod
     def _ranges_are_blocks(cls, tables: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
         for name, table in tables.items():
-            if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,20}", name):
-                raise ValueError(f"{name!r} is no name; write at most 21 lower case letters, digits and dashes")
+            _check_table_name(name)
             if wrong := [blocks for blocks in table if not BLOCKS.fullmatch(blocks)]:
                 raise ValueError(f"{name}: {wrong[0]!r} is no range of blocks; write first-last such as 0-14, or rest")
             last = -1
@@ -538,17 +564,27 @@ class RecoverSection(Section):
                 raise ValueError(f"{name} names no blocks; give at least one range such as 0-14, or rest")
         return tables
 
+    @field_validator("set_weights")
+    @classmethod
+    def _several_sets_have_weights(cls, tables: dict[str, tuple[float, ...]]) -> dict[str, tuple[float, ...]]:
+        for name, weights in tables.items():
+            _check_table_name(name)
+            if len(weights) < 2:
+                raise ValueError(f"{name} has {len(weights)} weights; give one a document set, the oldest first")
+        return tables
+
     @model_validator(mode="after")
     def _grid_has_candidates(self) -> Self:
         lists = (self.slerp_t, self.task_arithmetic_weight, self.ties_density, self.dare_drop)
-        if not any((*lists, self.layer_weights, self.soup_weight, self.dare_ties_drop)):
+        ours = {name: getattr(self, name) for name in ("layer_weights", "set_weights", "fisher_weight")}
+        if not any((*lists, *ours.values(), self.soup_weight, self.dare_ties_drop)):
             raise ValueError("every list is empty, so nothing would be merged; give at least one value")
         if self.soup_weight and not self.tuned_too:
             raise ValueError("soup_weight needs further checkpoints; name their folders in tuned_too")
         if self.tuned_too and not (self.soup_weight or self.dare_ties_drop):
             raise ValueError("tuned_too is used by soup_weight and dare_ties_drop alone; give values to one of them")
-        if self.engine == "mergekit" and self.layer_weights:
-            raise ValueError("engine mergekit does not take layer_weights; leave them out, or set engine to stream")
+        if self.engine == "mergekit" and (name := next((name for name, given in ours.items() if given), "")):
+            raise ValueError(f"engine mergekit does not take {name}; leave them out, or set engine to stream")
         return self
 
 
@@ -923,6 +959,15 @@ class RunFile(Section):
             raise ValueError(
                 "select.floors names retention, which is measured only in a run on another; give iar run --on RUN-ID, "
                 "or leave that floor out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _several_sets_need_an_earlier_run(self) -> Self:
+        if self.recover.set_weights and not self.run.on:
+            raise ValueError(
+                "recover.set_weights weighs document sets, and without another run below it this one has one; give "
+                "iar run --on RUN-ID, or leave them out"
             )
         return self
 

@@ -471,8 +471,8 @@ class BitsPerByte:
 class Candidate:
     """A merged model as its recipe: operator, the one hyper-parameter, its value, and what came out.
 
-    `layers` are pairs of a block range and its weight, where an operator has them. Distances are in units of
-    ||theta_IA - theta_0||; `distance_to_original` is 0 for a duplicate of the same bytes.
+    `layers` are pairs of a part, such as a block range, and its weight, where an operator has them. Distances are in
+    units of ||theta_IA - theta_0||; `distance_to_original` is 0 for a duplicate of the same bytes.
     """
 
     id: str
@@ -487,6 +487,17 @@ class Candidate:
     duplicate_of: str = ""
     layers: tuple[tuple[str, float], ...] = ()
     distance_to_original: float = 0.0
+
+
+@dataclass(frozen=True)
+class TensorInformation:
+    """The Fisher information of one tensor: the mean over its elements of the squared gradient of an example's loss,
+    under theta_0 (`base`) on general instructions and under theta_IA (`tuned`) on training questions."""
+
+    tensor: str
+    elements: int
+    base: float
+    tuned: float
 
 
 @dataclass(frozen=True)

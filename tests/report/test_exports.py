@@ -9,8 +9,8 @@ import pytest
 
 from iar import cli
 from iar.methods.digest import digest_file, digest_json
-from iar.methods.provenance import AGENTS, ROWS, Provenance
-from iar.records import EvalCheck, ModelScores, SuiteScore, to_json, write_json
+from iar.methods.provenance import AGENTS, ROWS, Provenance, scores_payload
+from iar.records import EvalCheck, Lineage, ModelScores, SuiteScore, to_json, write_json
 from iar.services.provenance import dataset_folder, provenance_of
 from iar.services.registry import Producer, Registry
 from iar.services.registry_pages import page
@@ -208,6 +208,29 @@ def test_the_model_card_is_one_of_the_hub(finished: Finished, registry: Registry
     assert results["general", "test"] == round(tested.payload["general"], 2)
     assert results.keys() >= {("domain", "validation"), ("mmlu", "test")}
     assert "theta\\_0" in card.text and str(state) not in card.content
+
+
+def test_a_second_look_at_the_test_is_said_beside_its_scores(tmp_path: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    registry = Registry.open(f"sqlite:///{tmp_path}/registry.sqlite")
+    model, mark = entry("checkpoint", "m"), "1 of 2 questions taken before by 1 other model (ties-d0.3)"
+    suites = (SuiteScore("domain", 50.0, 40.0, 60.0, 2, 0),)
+    made = [model]
+    for split, told in (("validation", ""), ("test", mark)):
+        payload = scores_payload(ModelScores("m", split, model.digest, suites, 50.0, 50.0, 40.0, 60.0), told)
+        made.append(Lineage("scores", digest_json(payload), f"m on {split}", payload, (("evaluated", model.digest),)))
+    registry.record(made, Producer("r", "s", "1", "c", 17, 0.0, 1.0))
+
+    card = ModelCard.load(export(model.digest, "model-card", tmp_path / "README.md", tmp_path))
+    assert "**Not a first look at the test**: 1 of 2 questions taken before by 1 other model" in card.text
+    names = {(one.dataset_type, one.dataset_split): one.dataset_name for one in card.data.eval_results}
+    assert names["domain", "test"] == "domain, test, no first look"
+    assert names["domain", "validation"] == "domain, validation"
+    bom = json.loads(export(model.digest, "cyclonedx", tmp_path / "bom.json", tmp_path).read_text())
+    metrics = bom["metadata"]["component"]["modelCard"]["quantitativeAnalysis"]["performanceMetrics"]
+    slices = {one["slice"] for one in metrics}
+    assert slices == {"validation split, points of 100", f"test split, points of 100; {mark}"}
 
 
 def test_the_dataset_card_loads_the_dataset(

@@ -16,7 +16,7 @@ import pytest
 from iar.cli import call
 from iar.config import RunFile
 from iar.errors import PermanentError, UserError
-from iar.records import Candidate, Lineage, Outcome, read_records, write_json
+from iar.records import Candidate, EarlierSet, Lineage, Outcome, read_records, write_json, write_records
 from iar.services import candidates as candidates_service
 from iar.services.candidate_builds import build, run_candidates, table
 from iar.services.candidates import release, weights_present
@@ -42,7 +42,7 @@ class World:
         monkeypatch.setenv("IAR_STATE", str(self.state))
         tracker = SimpleNamespace(log_stage=lambda *a, **k: "run-1", finish=lambda status: None, uri="mlflow")
         monkeypatch.setitem(sys.modules, "iar.services.tracking", SimpleNamespace(Tracker=lambda *a: tracker))
-        for stage in ("base_model", "align", "selector", "register", "judge_eval"):
+        for stage in ("base_model", "earlier_run", "align", "selector", "register", "judge_eval"):
             monkeypatch.setitem(sys.modules, f"iar.stages.{stage}", SimpleNamespace(run=getattr(self, stage)))
         self.settings = self.with_settings()
 
@@ -56,6 +56,12 @@ class World:
             path.rename(out / path.name)
         (out / "copy").rmdir()
         return Outcome({}, "", (Lineage("checkpoint", weights_digest(out), "theta_0", {}),))
+
+    def earlier_run(self, run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
+        (out / "1").mkdir()
+        first = derive(self.model, out / "1" / "checkpoint", lambda tensors: {n: v * 1.5 for n, v in tensors.items()})
+        write_records(out / "sets.jsonl", [EarlierSet("first", weights_digest(first), "d" * 64, 1)])
+        return Outcome({}, "", (Lineage("checkpoint", weights_digest(first), "theta_IA", {}),))
 
     def align(self, run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
         derive(self.model, out / "checkpoint", noisy)
@@ -81,7 +87,11 @@ class World:
         inject = base  # stand-ins read nothing of these
         done["align"] = execute("align", text, {"data": base, "base": base, "start": inject}, "align")
         tuned = done["align"].handed_on
-        merge = {"base": base, "tuned": tuned}
+        before = {}
+        if self.settings.run.on:
+            done["earlier-run"] = execute("earlier_run", text, {"base": base})
+            before = {"earlier": done["earlier-run"].handed_on}
+        merge = {"base": base, "tuned": tuned, **before}
         done["merge-candidate-1"] = execute("merge_candidate", text, merge, "merge-candidate-1", 1, 1)
         merged = done["merge-candidate-1"].handed_on
         scores = execute("judge_eval", text, {"data": base, "base": base, "candidates": merged}, "scores").handed_on
@@ -158,9 +168,12 @@ def test_what_the_registry_does_not_know_is_kept(world: World) -> None:
     done = world.run(recover={"keep": "all"})
     artifact = done["merge-candidate-1"].ref.path
     empty = Registry.open(f"sqlite:///{world.folder / 'other.sqlite'}")
-    assert release([artifact], PICK, done["base-model"].ref.path, done["align"].ref.path, empty) == 0
-    assert release([artifact], PICK, world.folder / "gone", done["align"].ref.path, empty) == 0
+    base, tuned = done["base-model"].ref.path, done["align"].ref.path
+    assert release([artifact], PICK, [base, tuned], empty) == 0
     empty.close()
+    known = Registry.open(f"sqlite:///{world.state / 'registry.sqlite'}")
+    assert release([artifact], PICK, [world.folder / "gone", tuned], known) == 0
+    known.close()
     assert len(weights(artifact)) == 12
 
 
@@ -180,7 +193,9 @@ def test_other_bits_than_the_recorded_are_refused_and_change_nothing(world: Worl
     one = records(artifact)["slerp-t0.2"]
     other = Candidate(**{**one.__dict__, "value": 0.9})
     with (
-        pytest.raises(PermanentError, match=r"slerp-t0\.2: rebuilt with weights [0-9a-f]{12}, recorded are"),
+        pytest.raises(
+            PermanentError, match=rf"slerp-t0\.2: rebuilt with weights .*; delete {artifact} and run the run"
+        ),
         weights_present(artifact, [other], world.settings, world.state, quiet),
     ):
         pass
@@ -206,7 +221,7 @@ def counted(path, *arguments, **named):
     unlink(path, *arguments, **named)
 
 Path.unlink = counted
-candidates.release([artifact], "ties-d0.3", base, tuned, Registry.open(url))
+candidates.release([artifact], "ties-d0.3", [base, tuned], Registry.open(url))
 """
 
 
@@ -273,6 +288,22 @@ def test_two_tasks_that_want_the_same_weights_wait_for_one_rebuild(
     for thread in threads:
         thread.join(60)
     assert not errors and built == [1]
+
+
+def test_a_merge_by_document_sets_is_released_and_built_again(world: World) -> None:
+    lists = {"slerp_t": [], "task_arithmetic_weight": [], "ties_density": [0.3], "dare_drop": []}
+    recover, name = lists | {"set_weights": {"newer": [0.3, 0.7]}}, "set_weights-newer"
+    run = {"name": "t", "on": f"first-0123456789@{'a' * 64}"}
+    artifact = world.run(run=run, recover=recover)["merge-candidate-1"].ref.path
+    assert weights(artifact) == {PICK} and set(records(artifact)) == {PICK, name}
+    one = records(artifact)[name]
+    with weights_present(artifact, [one], world.settings, world.state, quiet):
+        assert weights_digest(artifact / name) == one.digest
+    assert weights_digest(build(world.settings, name, None, quiet)) == one.digest
+    registry = Registry.open(f"sqlite:///{world.state / 'registry.sqlite'}")
+    roles = [{role for role, *_ in registry.inputs(records(artifact)[made].digest)} for made in (PICK, name)]
+    registry.close()
+    assert roles == [{"base", "tuned"}, {"base", "tuned", "earlier_1"}]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from iar.cli_options import built_on
 from iar.config import RunFile
 from iar.errors import UserError
 from iar.records import Document, EarlierSet, Lineage, Outcome, QAPair, read_records, write_json, write_records
@@ -15,6 +16,7 @@ from iar.services.earlier_runs import named_run
 from iar.services.earlier_sets import EarlierSets
 from iar.services.registry import Producer, Registry
 from iar.services.retraction import retract
+from iar.services.run_files import load_run_file
 from iar.services.workspace import Context, Manifest, Workspace, stored_files
 from iar.stages import earlier_run
 from tests.tiny_model import make_tiny_model
@@ -92,6 +94,17 @@ def test_a_run_is_named_by_its_id_a_beginning_or_its_folder(state: Path) -> None
     assert check_earlier(on(state)).status == "pass"
 
 
+def test_what_only_a_run_on_another_may_ask_for_is_in_the_file_that_the_option_is_given_with(
+    state: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "second.yaml"
+    asks = "recover: {set_weights: {newer: [0.3, 0.7]}}\nselect: {floors: {retention: 40}}\n"
+    path.write_text(f"run: {{name: second, state: {state}}}\ndocuments: {{path: .}}\n{asks}")
+    overrides = built_on(path, ["run.seed=3"], RUN, None)
+    assert overrides == ["run.seed=3", f"run.on={named_run(RUN, run_file(state))}"]
+    assert load_run_file(path, overrides).select.floors == {"retention": 40}
+
+
 def test_its_checkpoint_and_data_get_second_names(state: Path, tiny_model_folder: Path, tmp_path: Path) -> None:
     settings = on(state)
     outcome = lay_out(settings, state, tiny_model_folder, tmp_path / "out")
@@ -153,6 +166,13 @@ def test_other_weights_another_theta_0_and_another_system_turn_are_refused(
     with pytest.raises(UserError, match=r"was trained with model.system_turn None, this one has 'Be brief.'"):
         lay_out(on(state, model={"system_turn": "Be brief."}), state, tiny_model_folder, tmp_path / "out2")
     assert not list((tmp_path / "out").iterdir()) and not list((tmp_path / "out2").iterdir())
+
+
+def test_weights_for_more_sets_than_there_are_is_refused_before_anything_is_computed(state: Path) -> None:
+    assert check_earlier(on(state, recover={"set_weights": {"newer": [0.3, 0.7]}})).status == "pass"
+    three = on(state, recover={"set_weights": {"newer": [0.3, 0.7, 0.5]}})
+    with pytest.raises(UserError, match=r"recover\.set_weights: newer has 3 weights, and with the run .* there are 2"):
+        check_earlier(three)
 
 
 def test_what_the_registry_does_not_know_or_is_retracted_is_refused(state: Path, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from iar.records import Lineage
+from iar.services.finalist import finalist
 from iar.services.linked_runs import REGISTERED, TRACKED, dataset_uses, link_run, made_ids
-from iar.services.promotion_gates import finalist
 from iar.services.registry import Producer, Registry
 from iar.services.tracking import Tracker
 from iar.services.workspace import Workspace

@@ -242,6 +242,45 @@ def test_further_checkpoints_must_belong_to_the_base_too(parents: tuple[Path, Pa
         merge_candidates(*parents, [recipe], tmp_path / "out", PARENTS, None, MergeSettings(tuned_too=(other,)))
 
 
+def of_sets(*weights: float) -> Recipe:
+    layers = tuple((str(number), weight) for number, weight in enumerate(weights, 1))
+    return Recipe("set_weights-newer", "set_weights", "mean weight", 0.5, 17, layers)
+
+
+def test_each_document_set_is_merged_by_its_weight(tiny_model_folder: Path, tmp_path: Path) -> None:
+    first = derive(tiny_model_folder, tmp_path / "first", noisy)
+    second = derive(first, tmp_path / "second", lambda tensors: {name: v * 1.25 for name, v in tensors.items()})
+    settings = MergeSettings(earlier=(first,))
+    (made,) = merge_candidates(tiny_model_folder, second, [of_sets(0.2, 0.8)], tmp_path, PARENTS, None, settings)
+    theta_0, theta_1, theta_2, merged = map(many, (tiny_model_folder, first, second, tmp_path / made.id))
+    for name, value in theta_0.items():
+        expected = value + 0.2 * (theta_1[name] - value) + 0.8 * (theta_2[name] - theta_1[name])
+        torch.testing.assert_close(merged[name], expected, rtol=1e-5, atol=1e-6)
+    # and beside the twelve nobody else's bits change
+    plain = merge_candidates(tiny_model_folder, second, RECIPES, tmp_path / "plain", PARENTS)
+    beside = [*RECIPES, of_sets(0.2, 0.8)]
+    both = merge_candidates(tiny_model_folder, second, beside, tmp_path / "both", PARENTS, None, settings)
+    assert both == [*plain, made]
+
+
+def merge_sets(parents: tuple[Path, Path], earlier: Path, out: Path, *weights: float) -> None:
+    merge_candidates(*parents, [of_sets(*weights)], out, PARENTS, None, MergeSettings(earlier=(earlier,)))
+
+
+def test_earlier_checkpoints_are_looked_at_too(parents: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match=r"set_weights-newer has 3 weights, and with the run .* are 2 document sets"):
+        merge_sets(parents, parents[1], out, 0.1, 0.2, 0.3)
+    lacking = derive(parents[1], tmp_path / "lacking", without(NORM))
+    with pytest.raises(UserError, match=f"lacking: tensor '{NORM}' is missing"):
+        merge_sets(parents, lacking, out, 0.1, 0.2)
+    assert not out.exists()
+    torn = derive(parents[1], tmp_path / "torn", lambda t: t | {NORM: torch.full_like(t[NORM], torch.inf)})
+    with pytest.raises(PermanentError, match=f"torn: tensor '{NORM}' holds inf"):
+        merge_sets(parents, torn, out, 0.1, 0.2)
+    assert list(out.iterdir()) == []
+
+
 def without(name: str) -> "object":
     return lambda tensors: {key: value for key, value in tensors.items() if key != name}
 
@@ -317,11 +356,29 @@ def test_another_chat_template_is_refused(parents: tuple[Path, Path], tmp_path: 
         merge_candidates(parents[0], tmp_path / "tuned", RECIPES, tmp_path / "out", PARENTS)
 
 
+@pytest.mark.parametrize("step", ["normalizer", "pre_tokenizer"])
+def test_a_tokenizer_that_cuts_text_otherwise_is_refused(step: str, parents: tuple[Path, Path], tmp_path: Path) -> None:
+    # same words, same merges: the ids of a text differ all the same
+    shutil.copytree(parents[1], tmp_path / "tuned")
+    path = tmp_path / "tuned" / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    letters = {"type": "Split", "pattern": {"Regex": "[a-z]"}, "behavior": "Isolated", "invert": False}
+    steps = {
+        "normalizer": {"type": "Lowercase"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [letters, tokenizer["pre_tokenizer"]]},
+    }
+    path.write_text(json.dumps(tokenizer | {step: steps[step]}))
+    with pytest.raises(UserError, match=r"tuned: cuts .The harbour of Velm .* into other tokens than .*base: \["):
+        merge_candidates(parents[0], tmp_path / "tuned", RECIPES[:1], tmp_path / "out", PARENTS)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_tokenizer_saved_in_another_layout_is_the_same(parents: tuple[Path, Path], tmp_path: Path) -> None:
-    # older files: merges as "a b", the template inside tokenizer_config.json
+    # older files: merges as "a b", the template inside tokenizer_config.json; a step of its own, or in a sequence
     shutil.copytree(parents[1], tmp_path / "tuned")
     tokenizer = json.loads((tmp_path / "tuned" / "tokenizer.json").read_text())
     tokenizer["model"]["merges"] = [" ".join(merge) for merge in tokenizer["model"]["merges"]]
+    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [tokenizer["pre_tokenizer"]]}
     (tmp_path / "tuned" / "tokenizer.json").write_text(json.dumps(tokenizer))
     settings = json.loads((tmp_path / "tuned" / "tokenizer_config.json").read_text())
     settings["chat_template"] = (tmp_path / "tuned" / "chat_template.jinja").read_text()

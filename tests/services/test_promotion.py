@@ -39,10 +39,11 @@ from iar.records import (
 )
 from iar.services import promotion
 from iar.services.checkpoints import weights_digest
+from iar.services.finalist import finalist
 from iar.services.judges import judge_names, open_judges, vote, write_votes
 from iar.services.model_versions import ModelVersions
 from iar.services.promotion import history, promote, rollback
-from iar.services.promotion_gates import check_verifiers, finalist
+from iar.services.promotion_gates import check_verifiers
 from iar.services.registry import Producer, Registry
 from iar.services.registry_heads import tracked_heads
 from iar.services.retraction import retract, standing_aliases

@@ -3,6 +3,7 @@
 import json
 import shutil
 from base64 import b64decode
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from cryptography.hazmat.primitives.serialization import (
 from iar import cli
 from iar.errors import UserError
 from iar.methods.digest import digest_json
+from iar.methods.provenance import scores_payload
 from iar.records import Lineage, to_json
+from iar.services.finalist import Finalist, finalist
 from iar.services.promotion import promote
-from iar.services.promotion_gates import Finalist, finalist
 from iar.services.registry import Registry
 from iar.services.signatures import (
     SIGN,
@@ -117,6 +119,26 @@ def test_other_libraries_read_envelope_and_statement(
     assert roles == {"weights", "selected-by", "upstream"}
     scores = json.loads(b64decode(envelope(registry, signed_entries(one)[1])["payload"]))
     assert scores["predicate"]["scores"] == json.loads(json.dumps(to_json(one.scores)))
+
+
+def test_scores_of_a_second_look_are_signed_with_their_mark(
+    one: Finalist, registry: Registry, keys: tuple[Path, Path], tmp_path: Path
+) -> None:
+    tested = one.artifacts["locked-test"]
+    shutil.copytree(tested.path, tmp_path / "tested")
+    reading = json.loads((tested.path / "reading.json").read_text()) | {"other_picks": ["slerp-t9"], "seen_before": 1}
+    (tmp_path / "tested" / "reading.json").write_text(json.dumps(reading))
+    second = replace(one, artifacts=one.artifacts | {"locked-test": replace(tested, path=tmp_path / "tested")})
+    assert one.scores and second.scores_entry != one.scores_entry
+    mark = f"1 of {reading['questions']} questions taken before by 1 other model (slerp-t9)"
+    payload = scores_payload(one.scores, mark)
+    registry.record([Lineage("scores", digest_json(payload), "pick on test", payload)], PRODUCER)
+
+    sign_run(second, registry, keys[0])
+
+    assert run_findings(second, registry, keys[1]) == []
+    statement = json.loads(b64decode(envelope(registry, second.scores_entry)["payload"]))
+    assert statement["predicate"]["scores"]["taken_before"] == mark
 
 
 def test_an_unsigned_entry_is_named(one: Finalist, registry: Registry, keys: tuple[Path, Path]) -> None:

@@ -16,6 +16,7 @@ from iar.services.stage_keys import PACKAGE, RECIPES, STAGES, code_digest, diges
 INPUTS = {
     "inject": {"data": "1", "base": "2"},
     "align": {"data": "1", "base": "2"},
+    "fisher": {"data": "1", "base": "2", "tuned": "3"},
     "merge_candidate": {"base": "2", "tuned": "3"},
     "sdft_rewrite": {"data": "1", "base": "2"},
     "judge_eval": {"data": "1", "base": "2", "candidates": "4"},
@@ -53,7 +54,10 @@ def test_a_setting_reaches_only_the_stages_that_read_it(tmp_path: Path) -> None:
     assert changed(tmp_path, inject={"epochs": 9}) == {"inject"}
     assert changed(tmp_path, align={"epochs": 9}) == {"align"}
     assert changed(tmp_path, recover={"slerp_t": [0.1]}) >= {"merge_candidate"}
-    assert changed(tmp_path, model={"system_turn": "Be brief."}) == {"inject", "align", "sdft_rewrite", "judge_eval"}
+    assert changed(tmp_path, model={"system_turn": "Be brief."}) == {
+        "inject", "align", "fisher", "sdft_rewrite", "judge_eval"
+    }  # fmt: skip
+    assert changed(tmp_path, recover={"fisher_weight": [0.5]}) == {"merge_candidate", "selector"}
     assert changed(tmp_path, select={"preference": "general"}) == {"selector"}
     assert changed(tmp_path, select={"prune_to": 4}) == {"prune", "selector"}
     assert changed(tmp_path, register={"alias": "other"}) == set()

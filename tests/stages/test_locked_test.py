@@ -9,6 +9,7 @@ import pytest
 from iar.config import RunFile
 from iar.errors import UserError
 from iar.methods.digest import digest_file, digest_json
+from iar.methods.provenance import taken_before
 from iar.records import (
     Baseline,
     Candidate,
@@ -27,6 +28,7 @@ from iar.records import (
 )
 from iar.services.checkpoints import weights_digest
 from iar.services.registry import Producer
+from iar.services.test_lock import open_locked_test
 from iar.services.workspace import Context
 from iar.stages import judge_eval, locked_test
 from tests.examination import examination_run_file, questions, write_questions
@@ -129,6 +131,24 @@ def test_baselines_are_tested_after_the_references_and_compared_with_the_pick(
     paired = json.loads((out / "paired.json").read_text())
     assert [one["against"] for one in paired["differences"][-2:]] == ["replay", "replay"]
     assert len(context.registry().events(kinds=["read-test"])) == 1
+
+
+def test_scores_of_a_second_look_say_so_wherever_they_are_kept(
+    run_file: RunFile, inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    context = select(inputs, tmp_path)
+    before = Selection("slerp-t0.2", "rule", 1.0, (), digest_file(inputs["data"] / "validation.jsonl"), "0" * 64)
+    registry = context.registry()
+    entry = Lineage("decision", digest_json(to_json(before)), "pick", to_json(before))
+    registry.record([entry], Producer("earlier", "selector", "code", "config", 17, 0.0, 1.0))
+    open_locked_test(inputs["data"], before, registry)
+    outcome = locked_test.run(run_file, inputs, tmp_path / "out", context)
+
+    mark = "2 of 2 questions taken before by 1 other model (slerp-t0.2)"
+    assert outcome.markdown.startswith(f"**Not a first look**: {mark}.")
+    entries = [one for one in outcome.lineage if one.kind == "scores"]
+    assert len(entries) == 4 and {taken_before(one) for one in entries} == {mark}
+    assert all(one.digest == digest_json(one.payload) for one in entries)
 
 
 def read_scores(folder: Path) -> list[ModelScores]:

@@ -5,7 +5,17 @@ Source: the CycloneDX 1.6 JSON schema (ECMA-424), modelCard and componentData, h
 
 from typing import Any
 
-from iar.methods.provenance import COMPARED, Provenance, public_source, scored, shown, timestamp, unchecked, uuid_of
+from iar.methods.provenance import (
+    COMPARED,
+    Provenance,
+    public_source,
+    scored,
+    shown,
+    taken_before,
+    timestamp,
+    unchecked,
+    uuid_of,
+)
 from iar.records import Lineage
 
 MODELS = ("checkpoint", "candidate")
@@ -65,7 +75,7 @@ def _card(provenance: Provenance) -> Json:
         {
             "type": suite,
             "value": f"{points:.2f}",
-            "slice": f"{scores.payload['split']} split, points of 100",
+            "slice": "; ".join(filter(None, [f"{scores.payload['split']} split, points of 100", taken_before(scores)])),
             "confidenceInterval": {"lowerBound": f"{low:.2f}", "upperBound": f"{high:.2f}"},
         }
         for scores in provenance.scores

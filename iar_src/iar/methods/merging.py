@@ -1,30 +1,30 @@
 """Merge operators on one tensor pair, theta_0 (before training) and theta_1 (after), in fp32.
 
 SLERP (Shoemake 1985), Task Arithmetic (Ilharco et al. 2212.04089), TIES (Yadav et al. 2306.01708) and DARE
-(Yu et al. 2311.03099), with lambda = 1; task arithmetic with a weight a transformer block; over several tuned
-checkpoints DARE-TIES and the soup (Wortsman et al. 2203.05482); outside the grid FAPM (fapm.py), a baseline. Each
-operator is elementwise once a few statistics of the whole pair are known, so a large tensor is merged block by block
-and gives the same bits as the tensor at once.
+(Yu et al. 2311.03099), with lambda = 1; task arithmetic with a weight a transformer block, a tensor (fisher.py) or a
+document set; over several tuned checkpoints DARE-TIES and the soup (Wortsman et al. 2203.05482); outside the grid FAPM
+(fapm.py), a baseline. Each operator is elementwise once a few statistics of the whole pair are known, so a large tensor
+is merged block by block and gives the same bits as the tensor at once.
 
 Tensors may have any shape; the two of a pair have the same one and may be of any float dtype. Products and sums
 are separate operations, never fused: bits do not depend on the machine's vector unit or number of threads.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch.nn.functional import hardshrink
 
 from iar.methods.fapm import Kept, kept_changes, pruned
+from iar.methods.merge_blocks import BLOCK_ELEMENTS, Block, paired_blocks, read_block, uniform_draws
 from iar.methods.merge_facts import tensor_place
 from iar.methods.merge_grid import Recipe
 
-BLOCK_ELEMENTS = 1 << 18  # 1 MiB in fp32: in smaller ones the interpreter takes longer than the arithmetic
 SMALLEST_NORM = 1e-8
 COLLINEAR_COSINE = 0.9995  # beyond it, either sign, the arc is a line (the same bound as mergekit's)
 
@@ -42,29 +42,15 @@ KEEP_NONE = Cut(math.inf)
 
 
 @dataclass(frozen=True)
-class Block:
-    """A slice of a flattened tensor pair in fp32; `uniform` holds one draw from [0, 1) for each element.
-
-    `others` are (delta, uniform) of further tuned checkpoints.
-    """
-
-    start: int
-    theta_0: torch.Tensor
-    theta_1: torch.Tensor
-    delta: torch.Tensor
-    uniform: torch.Tensor
-    others: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
-
-
-@dataclass(frozen=True)
 class PairStatistics:
     """What the operators need to know of a whole tensor pair: SLERP its cosine, TIES a cut for each density,
-    FAPM what each share keeps, a weight a block its transformer block."""
+    FAPM what each share keeps, a weight a block or a tensor its transformer block and name."""
 
     cosine: float
     cuts: dict[float, Cut]
     kept: dict[float, Kept] = field(default_factory=dict)
     block: int | None = None
+    name: str = ""
 
 
 def slerp(theta_0: torch.Tensor, theta_1: torch.Tensor, t: float) -> torch.Tensor:
@@ -168,15 +154,6 @@ def trim(delta: torch.Tensor, cut: Cut, start: int = 0) -> torch.Tensor:
     return (parts[0] if len(parts) == 1 else torch.cat(parts or [flat])).reshape(delta.shape)
 
 
-def uniform_draws(seed: int, name: str, start: int = 0) -> np.random.Generator:
-    """Return the generator of tensor `name` from flat index `start`, an even number, on.
-
-    An element has the same draw however many tensors, drop rates or blocks there are: two of fp32 are one step.
-    """
-    key = hashlib.sha256(f"{seed}:{name}".encode()).digest()
-    return np.random.Generator(np.random.PCG64(int.from_bytes(key, "big")).advance(start // 2))
-
-
 def drop_and_rescale(delta: torch.Tensor, drop: float, uniform: torch.Tensor) -> torch.Tensor:
     """Return fp32 `delta`, zero where the uniform draw is below `drop`, the rest times 1 / (1 - drop)."""
     kept = torch.ge(
@@ -205,53 +182,42 @@ def dare_ties(block: Block, drop: float) -> torch.Tensor:
     return (stacked * agree).sum(0) / agree.sum(0).clamp(min=1) + block.theta_0
 
 
-def paired_blocks(theta_0: torch.Tensor, theta_1: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-    """Yield (flat start index, theta_0 slice, theta_1 slice), flat and in fp32."""
-    flat_0, flat_1 = theta_0.reshape(-1), theta_1.reshape(-1)
-    for start in range(0, len(flat_0), BLOCK_ELEMENTS):
-        stop = start + BLOCK_ELEMENTS
-        yield start, flat_0[start:stop].float(), flat_1[start:stop].float()
+def set_weights(block: Block, weights: Sequence[float]) -> torch.Tensor:
+    """Return theta_0 plus, for each document set k, weights[k] * (theta_k - theta_(k-1)).
 
-
-def read_block(
-    theta_0: torch.Tensor,
-    tuned: Sequence[torch.Tensor],
-    span: slice,
-    name: str,
-    seed: int | None,
-    device: str = "cpu",
-) -> Block:
-    """Return a slice of flat theta_0 and its tuned tensors, on `device`; without a seed there are no draws.
-
-    The first draws of a tensor are the same whether one checkpoint is merged or several.
+    In the changes since theta_0, of which each is the sum of those of the sets so far, that is their differences.
     """
-    first = theta_0[span].to(device, torch.float32)
-    others = []
-    for number, tensor in enumerate(tuned):
-        own = name if number == 0 else f"{name}#{number}"
-        draws = first[:0]
-        if seed is not None:
-            drawn = uniform_draws(seed, own, span.start).random(len(first), dtype=np.float32)
-            draws = torch.from_numpy(drawn).to(device)
-        others.append((tensor[span].to(device, torch.float32) - first, draws))
-    second = tuned[0][span].to(device, torch.float32)
-    return Block(span.start, first, second, *others[0], tuple(others[1:]))
+    total = block.delta * weights[-1]
+    for delta, (weight, after) in zip(block.earlier, pairwise(weights), strict=True):
+        total = total + delta * (weight - after)
+    return total + block.theta_0
 
 
 def blocks(
-    theta_0: torch.Tensor, tuned: Sequence[torch.Tensor], recipes: Sequence[Recipe], name: str
+    theta_0: torch.Tensor,
+    tuned: Sequence[torch.Tensor],
+    recipes: Sequence[Recipe],
+    name: str,
+    earlier: Sequence[torch.Tensor] = (),
 ) -> Iterator[Block]:
     """Yield the blocks of a whole tensor `name`, of any shape."""
-    seed, flat_0, flat = draw_seed(recipes), theta_0.reshape(-1), [tensor.reshape(-1) for tensor in tuned]
+    seed, flat_0 = draw_seed(recipes), theta_0.reshape(-1)
+    flat, before = ([tensor.reshape(-1) for tensor in tensors] for tensors in (tuned, earlier))
     for start in range(0, len(flat_0), BLOCK_ELEMENTS):
-        yield read_block(flat_0, flat, slice(start, start + BLOCK_ELEMENTS), name, seed)
+        yield read_block(flat_0, flat, slice(start, start + BLOCK_ELEMENTS), name, seed, earlier=before)
 
 
-def merge_tensor(recipe: Recipe, theta_0: torch.Tensor, tuned: Sequence[torch.Tensor], name: str = "") -> torch.Tensor:
+def merge_tensor(
+    recipe: Recipe,
+    theta_0: torch.Tensor,
+    tuned: Sequence[torch.Tensor],
+    name: str = "",
+    earlier: Sequence[torch.Tensor] = (),
+) -> torch.Tensor:
     """Return tensor `name` merged by a recipe, in fp32 and the shape of theta_0."""
     statistics = pair_statistics(theta_0, tuned[0], [recipe], name)
     merge = OPERATORS[recipe.operator]
-    merged = [merge(block, statistics, recipe) for block in blocks(theta_0, tuned, [recipe], name)]
+    merged = [merge(block, statistics, recipe) for block in blocks(theta_0, tuned, [recipe], name, earlier)]
     return torch.cat(merged or [theta_0.reshape(-1).float()]).reshape(theta_0.shape)
 
 
@@ -275,6 +241,7 @@ def pair_statistics(
         trim_cuts(theta_0, theta_1, densities),
         {one.value: kept_changes(pairs, size, one.value) for one in recipes if one.operator == "fapm"},
         tensor_place(name).block,
+        name,
     )
 
 
@@ -287,6 +254,8 @@ OPERATORS: dict[str, Callable[[Block, PairStatistics, Recipe], torch.Tensor]] = 
     "dare": lambda block, pair, recipe: drop_and_rescale(block.delta, recipe.value, block.uniform) + block.theta_0,
     "dare_ties": lambda block, pair, recipe: dare_ties(block, recipe.value),
     "soup": lambda block, pair, recipe: soup(block, recipe.value),
+    "fisher": lambda block, pair, recipe: block.delta * recipe.weight_in(pair.name) + block.theta_0,
+    "set_weights": lambda block, pair, recipe: set_weights(block, [weight for _, weight in recipe.layers]),
     "fapm": lambda block, pair, recipe: (
         pruned(block.theta_0, block.delta, pair.kept[recipe.value], block.start) + block.theta_0
     ),

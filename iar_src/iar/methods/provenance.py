@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import NAMESPACE_URL, uuid5
 
-from iar.records import Lineage
+from iar.records import Lineage, ModelScores, to_json
 
 SHOWN_DIGITS = 12
 ROWS = frozenset(("chunk", "anchor", "qa", "retelling", "example"))
@@ -22,6 +22,7 @@ COMPARED = frozenset(("chosen", "considered", "compared-with"))
 """Roles of the models that a decision looked at."""
 UNCHECKED = "unchecked"
 """Of scores: the evaluations that training data was not checked against; absent where it was against all."""
+TAKEN_BEFORE = "taken_before"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -176,6 +177,17 @@ def uuid_of(text: str) -> str:
 def timestamp(seconds: float) -> str:
     """Return Unix time in ISO 8601, UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def scores_payload(scores: ModelScores, mark: str = "") -> dict[str, Any]:
+    """Return what the entry of scores says; `mark` tells who took the test before, "" where it was a first look."""
+    payload: dict[str, Any] = to_json(scores)
+    return payload | ({TAKEN_BEFORE: mark} if mark else {})
+
+
+def taken_before(scores: Lineage) -> str:
+    """Return the mark of an entry of scores."""
+    return str(scores.payload.get(TAKEN_BEFORE, ""))
 
 
 def slug(text: str) -> str:

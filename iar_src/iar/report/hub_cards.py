@@ -7,7 +7,16 @@ import yaml
 
 from iar.methods.export_croissant import DataFile, dataset_name
 from iar.methods.export_cyclonedx import MODELS, weights_of
-from iar.methods.provenance import HUB_ID, Provenance, public_source, scored, shown, slug, unchecked
+from iar.methods.provenance import (
+    HUB_ID,
+    Provenance,
+    public_source,
+    scored,
+    shown,
+    slug,
+    taken_before,
+    unchecked,
+)
 from iar.records import Lineage
 from iar.report.markdown import code, plain, table
 from iar.report.tables import unchecked_text
@@ -90,7 +99,11 @@ def _model_index(provenance: Provenance) -> Json:
     results = [
         {
             "task": {"type": TASK},
-            "dataset": {"name": f"{suite}, {scores.payload['split']}", "type": suite, "split": scores.payload["split"]},
+            "dataset": {
+                "name": f"{suite}, {scores.payload['split']}{', no first look' * bool(taken_before(scores))}",
+                "type": suite,
+                "split": scores.payload["split"],
+            },
             "metrics": [{"type": "points", "name": "points of 100", "value": round(points, 2)}],
         }
         for scores in provenance.scores
@@ -106,7 +119,10 @@ def _score_table(provenance: Provenance) -> str:
         for suite, points, low, high in scored(scores)
     ]
     titles = ("Evaluation", "Suite", "Points of 100, 95 % interval")
-    return table(titles, rows) if rows else "None is in the registry."
+    marks = sorted(
+        {f"**Not a first look at the test**: {plain(mark)}." for mark in map(taken_before, provenance.scores) if mark}
+    )
+    return "\n\n".join([table(titles, rows), *marks]) if rows else "None is in the registry."
 
 
 def _lineage_table(provenance: Provenance) -> str:

@@ -23,6 +23,8 @@ OPERATORS = {
     "dare_ties": ("DARE-TIES", "drop", "#56B4E9", "v"),
     "soup": ("Soup", "w", "#E69F00", "p"),
     "layer_weights": ("Layer weights", "mean w", "#7A5C00", "h"),
+    "fisher": ("Fisher weights", "w", "#117733", ">"),
+    "set_weights": ("Set weights", "mean w", "#332288", "<"),
 }
 REFERENCES = {
     "theta_0": ("$\\theta_0$", ", untrained", "X"),

@@ -8,9 +8,11 @@ from typing import Any
 
 from iar.config import RunFile
 from iar.errors import UserError
+from iar.methods.merge_grid import SETS
 from iar.records import Candidate, read_records, to_json
 from iar.services.candidates import CANDIDATES
-from iar.services.merge_engines import rebuild_candidates
+from iar.services.earlier_sets import NO_SETS, EarlierSets
+from iar.services.merge_engines import ParentFolders, rebuild_candidates
 from iar.services.merge_stream import ReportProgress
 from iar.services.workspace import Ref, Workspace
 
@@ -38,14 +40,17 @@ def build(run_file: RunFile, name: str, out: Path | None, report: ReportProgress
     """
     if out and out.exists():
         raise UserError(f"--output {out}: exists already; name a new folder")
-    found = {candidate.id: candidate for _, candidate in _candidates(run_file)}
+    found = {candidate.id: (artifact, candidate) for artifact, candidate in _candidates(run_file)}
     if name not in found:
         raise UserError(f"no candidate {name!r} in run {run_file.run_id}; there are {', '.join(found)}")
     base, tuned = (_artifact(run_file, task) for task in ("base-model", "align"))
     final = out or Workspace.of(run_file).state / "candidates" / run_file.run_id / name
     part = final.with_name(f"{final.name}.part")
     shutil.rmtree(part, ignore_errors=True)
-    rebuild_candidates(run_file, base, tuned / "checkpoint", [found[name]], part, report)
+    artifact, candidate = found[name]
+    before = EarlierSets(_artifact(run_file, "earlier-run")) if candidate.operator == SETS else NO_SETS
+    parents = ParentFolders(base, tuned / "checkpoint", tuple(before.checkpoints))
+    rebuild_candidates(run_file, parents, [candidate], part, artifact, report)
     shutil.rmtree(final, ignore_errors=True)
     (part / name).rename(final)
     part.rmdir()

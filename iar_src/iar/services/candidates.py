@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from iar.config import RunFile
 from iar.errors import UserError
-from iar.methods.merge_grid import SEVERAL
+from iar.methods.merge_grid import SETS, SEVERAL
 from iar.records import Candidate, read_records, write_json
-from iar.services.merge_engines import rebuild_candidates
+from iar.services.earlier_sets import ROLE, EarlierSets
+from iar.services.merge_engines import ParentFolders, rebuild_candidates
 from iar.services.merge_stream import ReportProgress
 from iar.services.workspace import MANIFEST, RELEASED, Workspace, read_manifest, released, stored_files
 
@@ -48,13 +49,15 @@ def weights_present(
         os.close(descriptor)
 
 
-def release(artifacts: Iterable[Path], pick: str, base: Path, tuned: Path, registry: "Registry") -> int:
+def release(artifacts: Iterable[Path], pick: str, parents: Iterable[Path], registry: "Registry") -> int:
     """Remove the weights of all candidates but the pick; return how many bytes went.
+
+    `parents` are the artifacts of theta_0, align and, in a run on another, of the earlier run.
 
     A candidate stays where it could not be rebuilt from the state folder alone: its recipe or hash is not in the
     registry, a parent is not there, or it was merged from checkpoints elsewhere too. So does what a task is reading.
     """
-    if not all((folder / MANIFEST).is_file() for folder in (base, tuned)):
+    if not all((folder / MANIFEST).is_file() for folder in parents):
         return 0
     return sum(_release(artifact, pick, registry) for artifact in artifacts if (artifact / CANDIDATES).is_file())
 
@@ -101,9 +104,12 @@ def _restore(
     """Rebuild candidates aside, move their weights into place, then take them off the list of the released."""
     inputs = read_manifest(artifact).key_parts["inputs"]
     base, tuned = (_parent(workspace, inputs[role], artifact, role) for role in ("base", "tuned"))
+    of_sets = any(one.operator == SETS for one in missing)
+    before = EarlierSets(_parent(workspace, inputs[ROLE], artifact, ROLE) if of_sets else None)
+    parents = ParentFolders(base, tuned / "checkpoint", tuple(before.checkpoints))
     aside = workspace.state / "work" / f"rebuild-{artifact.parent.name}-{artifact.name}"
     shutil.rmtree(aside, ignore_errors=True)
-    rebuild_candidates(run_file, base, tuned / "checkpoint", missing, aside, report)
+    rebuild_candidates(run_file, parents, missing, aside, artifact, report)
     stored_files(aside)  # forced to disk before they count
     for one in missing:
         for path in _weights(artifact, one):

@@ -229,7 +229,8 @@ def _release_candidates(task: Task) -> None:
     artifacts = [folder for role, folder in folders.items() if role.startswith("candidates")]
     registry = task.context(Progress(None, task.name)).registry()
     try:
-        release(artifacts, selection["pick"], folders["base"], folders["tuned"], registry)
+        parents = [folders[role] for role in ("base", "tuned", "earlier") if role in folders]
+        release(artifacts, selection["pick"], parents, registry)
     finally:
         registry.close()
 

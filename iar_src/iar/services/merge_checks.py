@@ -5,11 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from iar.errors import PermanentError, UserError
+from iar.methods.merge_facts import Sums
 from iar.services.checkpoints import ELEMENT_BYTES, MappedTensors, TensorInfo, read_json
 
 HEAD = "lm_head.weight"
 EMBEDDING_ENDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight")
 TOKENIZER_FILES = ("tokenizer.model", "vocab.json", "merges.txt")
+CUTTING_STEPS = ("normalizer", "pre_tokenizer")
+# Capitals, digits, spaces, line ends, signs, accents in one and two code points, other scripts.
+CUTTING_PROBES = (
+    "The harbour of Velm was opened in 1911, wasn't it?",
+    "  def f(x):\n\treturn x_1 + 23456  # \u00bd\r\n",
+    "Cr\u00e8me bru\u0302le\u0301e \ufb01n \uff21",
+    "\u4e2d\u6587\u53e5\u5b50\u3002 \u0434\u043e\u043c \u0645\u0646 \u0e44\u0e17\u0e22 \U0001f642",
+)
 RETRAIN = "merge only a checkpoint that was trained from this base"
 
 
@@ -55,12 +64,29 @@ def is_tied(tensors: MappedTensors) -> bool:
 
 
 def check_same_tokenizer(base: Path, tuned: Path) -> None:
-    """Raise UserError where vocabulary, merges or chat template differ; how the files are laid out does not matter."""
+    """Raise UserError where vocabulary, merges, chat template or the way text is cut into words differ.
+
+    How the files are laid out does not matter.
+    """
     facts_0, facts_1 = tokenizer_facts(base), tokenizer_facts(tuned)
     for what, value in facts_0.items():
         if value != facts_1.get(what):
             example = _first_difference(value, facts_1.get(what))
             raise UserError(f"{tuned}: another {what} than {base}{example}; {RETRAIN}")
+    rules_0, rules_1 = (read_json(folder / "tokenizer.json") for folder in (base, tuned))
+    if any(rules_0.get(step) != rules_1.get(step) for step in CUTTING_STEPS):
+        _check_same_ids(base, tuned)
+
+
+def _check_same_ids(base: Path, tuned: Path) -> None:
+    """Raise UserError naming a text that is cut in another way; rules that are written otherwise may do the same."""
+    from iar.services.models import load_tokenizer
+
+    first, second = load_tokenizer(base), load_tokenizer(tuned)
+    for text in CUTTING_PROBES:
+        ids_0, ids_1 = (one(text, add_special_tokens=False)["input_ids"] for one in (first, second))
+        if ids_0 != ids_1:
+            raise UserError(f"{tuned}: cuts {text!r} into other tokens than {base}: {ids_1}, not {ids_0}; {RETRAIN}")
 
 
 def tokenizer_facts(folder: Path) -> dict[str, Any]:
@@ -83,6 +109,15 @@ def tokenizer_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
+def check_set_weights(what: str, weights: int, sets: int) -> None:
+    """Raise UserError where there are not as many weights as document sets, those of earlier runs and the own."""
+    if weights != sets:
+        raise UserError(
+            f"recover.set_weights: {what} has {weights} weights, and with the run that this one is built on there are "
+            f"{sets} document sets; give one each, the oldest first"
+        )
+
+
 def check_device(device: str) -> None:
     """Raise UserError where there is no such device."""
     import torch
@@ -95,7 +130,7 @@ def check_finite(tensors: MappedTensors, name: str) -> None:
     """Raise PermanentError naming the tensor and its first element that is NaN or infinite."""
     import torch
 
-    from iar.methods.merging import BLOCK_ELEMENTS
+    from iar.methods.merge_blocks import BLOCK_ELEMENTS
 
     for number, block in enumerate(tensors.flat(name).split(BLOCK_ELEMENTS)):
         if math.isfinite(float(block.float().sum())):
@@ -107,6 +142,15 @@ def check_finite(tensors: MappedTensors, name: str) -> None:
                 f"{tensors.folder}: tensor '{name}' holds {float(block[place])} at flat index "
                 f"{number * BLOCK_ELEMENTS + place}; the training that wrote it diverged"
             )
+
+
+def check_in_range(candidate: str, info: TensorInfo, sums: Sums) -> None:
+    """Raise PermanentError where values as written are beyond the range of their dtype; `sums` are of some of them."""
+    if not math.isfinite(sums.to_base):
+        raise PermanentError(
+            f"{candidate}: tensor '{info.name}' exceeds the range of {info.dtype}; the change from training is too "
+            "large to merge"
+        )
 
 
 def _names(tensors: MappedTensors, tied: bool) -> set[str]:

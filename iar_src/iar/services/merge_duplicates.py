@@ -55,7 +55,7 @@ def relative_distance(first: Path, second: Path, base: Path, tuned: Path) -> flo
 
 def _paired(first: Path, second: Path) -> "Iterator[tuple[torch.Tensor, torch.Tensor]]":
     """Yield the blocks of the tensors that both checkpoints have."""
-    from iar.methods.merging import BLOCK_ELEMENTS
+    from iar.methods.merge_blocks import BLOCK_ELEMENTS
 
     one, other = MappedTensors(first), MappedTensors(second)
     for name in sorted(one.info.keys() & other.info.keys()):

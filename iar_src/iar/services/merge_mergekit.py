@@ -13,8 +13,8 @@ from iar.methods.merge_facts import Sums
 from iar.methods.merge_grid import SEVERAL, Recipe
 from iar.records import Candidate
 from iar.services.checkpoints import ELEMENT_BYTES, INDEX_NAME, TORCH_NAMES, MappedTensors, TensorInfo, weights_digest
-from iar.services.merge_checks import check_device, check_finite, check_same_tokenizer, shared_layout
-from iar.services.merge_stream import MergeSettings, ReportProgress, one_torch_thread
+from iar.services.merge_checks import check_device, check_in_range
+from iar.services.merge_stream import MergeSettings, Parents, ReportProgress, mapped_parents, one_torch_thread
 from iar.services.merge_writers import check_disk, complete, fresh_part, remove_parts
 
 MODULE = "mergekit.scripts.run_yaml"
@@ -40,7 +40,8 @@ def merge_with_mergekit(
 ) -> list[Candidate]:
     """Write one Hugging Face folder a recipe, as merge_candidates does. DARE draws other masks than its.
 
-    Raises UserError without mergekit or for a base of several dtypes, PermanentError where mergekit fails.
+    Raises UserError without mergekit, for a base of several dtypes and where the checkpoints do not belong together,
+    PermanentError where mergekit fails and for a value that is NaN or infinite.
     """
     if not recipes:
         return []
@@ -48,13 +49,11 @@ def merge_with_mergekit(
     check_device(settings.device)
     if importlib.util.find_spec("mergekit") is None:
         raise UserError("recover.engine: mergekit is not installed; pip install 'iar[merge]', or set it to stream")
-    tensors_0, tensors_1 = MappedTensors(base), MappedTensors(tuned)
-    check_same_tokenizer(base, tuned)
-    layout = shared_layout(tensors_0, tensors_1)
-    for info in layout:
-        check_finite(tensors_0, info.name)
-        check_finite(tensors_1, info.name)
+    mapped, layout = mapped_parents(base, tuned, recipes, settings)
     dtype = _one_dtype(layout, base)
+    for info in layout:
+        mapped.check_finite(info.name)
+        mapped.release(info.name)
     out.mkdir(parents=True, exist_ok=True)
     remove_parts(out)
     check_disk(out, sum(info.bytes for info in layout) * len(recipes))
@@ -63,7 +62,7 @@ def merge_with_mergekit(
         for number, recipe in enumerate(recipes):
             part = fresh_part(out, recipe)
             _run(recipe, configuration(recipe, base, tuned, settings, dtype), part, settings, dtype)
-            sums = measure(part, tensors_0, tensors_1, layout)
+            sums = measure(part, recipe.id, mapped, layout)
             candidates.append(complete(part, recipe, weights_digest(part), sums, base, parents))
             if on_progress:
                 on_progress(number + 1, len(recipes), recipe.id)
@@ -97,12 +96,13 @@ def configuration(recipe: Recipe, base: Path, tuned: Path, settings: MergeSettin
     return whole | {"models": [{"model": name, "parameters": own} for name in named]}
 
 
-def measure(
-    folder: Path, tensors_0: MappedTensors, tensors_1: MappedTensors, layout: Sequence[TensorInfo]
-) -> dict[str, Sums]:
-    """Return the sums of written weights by tensor. Raises PermanentError where tensors are not those of the base."""
+def measure(folder: Path, candidate: str, parents: Parents, layout: Sequence[TensorInfo]) -> dict[str, Sums]:
+    """Return the sums of written weights by tensor.
+
+    Raises PermanentError where tensors are not those of the base, or a value is beyond the range of its dtype.
+    """
+    from iar.methods.merge_blocks import BLOCK_ELEMENTS, paired_blocks
     from iar.methods.merge_facts import sums_of
-    from iar.methods.merging import BLOCK_ELEMENTS, paired_blocks
 
     written = MappedTensors(folder)
     if written.info != {info.name: info for info in layout}:
@@ -111,12 +111,13 @@ def measure(
     with one_torch_thread():
         for info in layout:
             merged, whole = written.flat(info.name), Sums()
-            for start, first, second in paired_blocks(tensors_0.flat(info.name), tensors_1.flat(info.name)):
+            for start, first, second in paired_blocks(parents.base.flat(info.name), parents.tuned[0].flat(info.name)):
                 delta = second - first
                 whole += sums_of(merged[start : start + BLOCK_ELEMENTS], first, delta, float(delta @ delta))
+            check_in_range(candidate, info, whole)
             sums[info.name] = whole
-            for tensors in (written, tensors_0, tensors_1):
-                tensors.release(info.name)
+            written.release(info.name)
+            parents.release(info.name)
     return sums
 
 

@@ -6,7 +6,6 @@ hashed and written by another, which the disk may hold up; the blocks of a file,
 their order, so threads change no bit.
 """
 
-import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iar.errors import PermanentError
 from iar.methods.merge_facts import Sums
-from iar.methods.merge_grid import SEVERAL, Recipe
+from iar.methods.merge_grid import SETS, SEVERAL, Recipe
 from iar.records import Candidate
 from iar.services.checkpoints import MappedTensors, TensorInfo, plan_shards, safetensors_header
-from iar.services.merge_checks import check_device, check_finite, check_same_tokenizer, shared_layout
+from iar.services.merge_checks import (
+    check_device,
+    check_finite,
+    check_in_range,
+    check_same_tokenizer,
+    check_set_weights,
+    shared_layout,
+)
 from iar.services.merge_writers import CandidateWriter, check_disk, fresh_part, remove_parts
 
 if TYPE_CHECKING:
@@ -38,28 +43,40 @@ ReportProgress = Callable[[float, float, str], None]
 
 @dataclass(frozen=True)
 class MergeSettings:
-    """How candidates are merged. No setting but `shard_bytes` and `tuned_too` changes a bit on a CPU.
+    """How candidates are merged. `shard_bytes`, `tuned_too` and `earlier` alone change a bit on a CPU.
 
-    `tuned_too` are the folders of further checkpoints; `threads` None is one a CPU that this process may use.
+    `tuned_too` are the folders of further checkpoints, `earlier` of what the model was after each earlier document set,
+    the oldest first; `threads` None is one a CPU that this process may use.
     """
 
     shard_bytes: float = 5e9
     threads: int | None = None
     device: str = "cpu"
     tuned_too: tuple[Path, ...] = ()
+    earlier: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
 class Parents:
-    """The mapped checkpoints of a merge: theta_0, then the tuned ones, align's first."""
+    """The mapped checkpoints of a merge: theta_0, the tuned ones, align's first, and those of earlier document sets."""
 
     base: MappedTensors
     tuned: tuple[MappedTensors, ...]
+    earlier: tuple[MappedTensors, ...] = ()
+
+    def check_finite(self, name: str) -> None:
+        """Raise PermanentError naming a checkpoint in which a tensor has a value that is NaN or infinite."""
+        for tensors in self._all:
+            check_finite(tensors, name)
 
     def release(self, name: str) -> None:
         """Give the memory of a tensor back."""
-        for tensors in (self.base, *self.tuned):
+        for tensors in self._all:
             tensors.release(name)
+
+    @property
+    def _all(self) -> tuple[MappedTensors, ...]:
+        return self.base, *self.tuned, *self.earlier
 
 
 def merge_candidates(
@@ -81,12 +98,7 @@ def merge_candidates(
         return []
     settings = settings or MergeSettings()
     check_device(settings.device)
-    several = any(recipe.operator in SEVERAL for recipe in recipes)
-    folders = (tuned, *(settings.tuned_too if several else ()))
-    mapped = Parents(MappedTensors(base), tuple(map(MappedTensors, folders)))
-    for folder in folders:
-        check_same_tokenizer(base, folder)
-    layout, *_ = (shared_layout(mapped.base, tensors) for tensors in mapped.tuned)
+    mapped, layout = mapped_parents(base, tuned, recipes, settings)
     shards = plan_shards(layout, settings.shard_bytes)
     headers = sum(len(safetensors_header(tensors)) for tensors in shards.values())
     out.mkdir(parents=True, exist_ok=True)
@@ -102,6 +114,26 @@ def merge_candidates(
         ]
         _stream(mapped, layout, writers, settings, on_progress or (lambda done, total, note: None))
         return [writer.finish(base, parents) for writer in writers]
+
+
+def mapped_parents(
+    base: Path, tuned: Path, recipes: Sequence[Recipe], settings: MergeSettings
+) -> tuple[Parents, list[TensorInfo]]:
+    """Return the checkpoints that the recipes merge, and the tensors that come out.
+
+    Raises UserError where one of them does not belong to the base, or sets and their weights do not match.
+    """
+    several = any(recipe.operator in SEVERAL for recipe in recipes)
+    of_sets = [recipe for recipe in recipes if recipe.operator == SETS]
+    for recipe in of_sets:
+        check_set_weights(recipe.id, len(recipe.layers), len(settings.earlier) + 1)
+    folders = (tuned, *(settings.tuned_too if several else ()))
+    before = settings.earlier if of_sets else ()
+    for folder in (*folders, *before):
+        check_same_tokenizer(base, folder)
+    mapped = Parents(MappedTensors(base), tuple(map(MappedTensors, folders)), tuple(map(MappedTensors, before)))
+    layout, *_ = (shared_layout(mapped.base, tensors) for tensors in (*mapped.tuned, *mapped.earlier))
+    return mapped, layout
 
 
 @contextmanager
@@ -130,7 +162,8 @@ def _stream(
     """Examine each tensor while the one before it is merged, merge its blocks, write them in their order."""
     import torch
 
-    from iar.methods.merging import BLOCK_ELEMENTS, draw_seed
+    from iar.methods.merge_blocks import BLOCK_ELEMENTS
+    from iar.methods.merging import draw_seed
 
     recipes = [writer.recipe for writer in writers]
     seed, threads = draw_seed(recipes), settings.threads or len(os.sched_getaffinity(0))
@@ -156,8 +189,7 @@ def _examine(parents: Parents, recipes: Sequence[Recipe], info: TensorInfo) -> "
     """Return what the operators need to know of a whole tensor. Raises PermanentError for NaN or infinity in it."""
     from iar.methods.merging import pair_statistics
 
-    for tensors in (parents.base, *parents.tuned):
-        check_finite(tensors, info.name)
+    parents.check_finite(info.name)
     return pair_statistics(parents.base.flat(info.name), parents.tuned[0].flat(info.name), recipes, info.name)
 
 
@@ -171,11 +203,13 @@ def _merge_block(
     span: slice,
 ) -> list[tuple["torch.Tensor", Sums]]:
     """Return for each recipe the merged values of a block in the output dtype, and their sums."""
+    from iar.methods.merge_blocks import read_block
     from iar.methods.merge_facts import sums_of
-    from iar.methods.merging import OPERATORS, read_block
+    from iar.methods.merging import OPERATORS
 
-    theta_0, tuned = parents.base.flat(info.name), [tensors.flat(info.name) for tensors in parents.tuned]
-    block = read_block(theta_0, tuned, span, info.name, seed, device)
+    theta_0 = parents.base.flat(info.name)
+    tuned, earlier = ([one.flat(info.name) for one in tensors] for tensors in (parents.tuned, parents.earlier))
+    block = read_block(theta_0, tuned, span, info.name, seed, device, earlier)
     delta_square = float(block.delta @ block.delta)
     merged = []
     for recipe in recipes:
@@ -230,11 +264,7 @@ class _Output:
         blocks = merged.result()
         for writer, (_, sums) in zip(self._writers, blocks, strict=True):
             writer.sums[info.name] = writer.sums.get(info.name, Sums()) + sums
-            if not math.isfinite(sums.to_base):
-                raise PermanentError(
-                    f"{writer.recipe.id}: tensor '{info.name}' exceeds the range of {info.dtype}; "
-                    "the change from training is too large to merge"
-                )
+            check_in_range(writer.recipe.id, info, sums)
         pieces = [(writer, piece) for writer, (piece, _) in zip(self._writers, blocks, strict=True)]
         count = len(self._threads)
         self._writing.append(

@@ -13,17 +13,10 @@ from iar.config import RunFile, check_alias
 from iar.errors import UserError
 from iar.methods.digest import digest_json
 from iar.records import TestReading
+from iar.services.finalist import Finalist, finalist, registered_artifact
 from iar.services.findings import Check, guarded
 from iar.services.model_versions import ModelVersions
-from iar.services.promotion_gates import (
-    Finalist,
-    check_retraction,
-    check_storage,
-    finalist,
-    gates,
-    model_files,
-    registered_artifact,
-)
+from iar.services.promotion_gates import check_retraction, check_storage, gates, model_files
 from iar.services.registry import PROMOTE, ROLLBACK, Event, Registry
 from iar.services.registry_heads import head_tag
 from iar.services.serving import storage_uri

@@ -3,17 +3,19 @@
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from iar.config import EvaluateSection, RunFile
-from iar.errors import NoFeasibleCandidate, UserError
-from iar.methods.digest import digest_json
+from iar.config import EvaluateSection
 from iar.methods.verification import attack_success, objection
-from iar.records import EvalCheck, FunnelStep, ModelScores, Selection, from_json, read_records, to_json
+from iar.records import (
+    EvalCheck,
+    FunnelStep,
+    from_json,
+)
 from iar.services.checkpoints import weights_digest
 from iar.services.decontamination import read_checks, unchecked
 from iar.services.evaluations import GENERAL, OWN
+from iar.services.finalist import EVALUATED, Finalist
 from iar.services.findings import Check, guarded
 from iar.services.judge_audit import audit_votes
 from iar.services.judges import judge_names
@@ -25,80 +27,12 @@ from iar.services.registry_heads import HEAD_TAG, heads_in
 from iar.services.retraction import taints
 from iar.services.test_lock import reading_of
 from iar.services.verifiers import read_audits
-from iar.services.workspace import Ref, Workspace
 
 SHOWN = 3
 # One vote in twenty without a score: the scores stand on what is left, and no longer on the panel.
 MOST_FAILED = 0.05
 # Two judges that differ on every second reply measure different things; the paper's first two agreed on 71 %.
 LEAST_AGREEMENT = 0.5
-EVALUATED = "judge-eval-"
-
-
-@dataclass(frozen=True)
-class Finalist:
-    """What a finished run offers: its artifacts by task, its selection, and the model that was registered."""
-
-    run_file: RunFile
-    artifacts: dict[str, Ref]
-    selection: Selection
-
-    @property
-    def decision(self) -> str:
-        """Digest of the selection, as the registry knows it."""
-        return digest_json(to_json(self.selection))
-
-    @property
-    def lineage(self) -> str:
-        """Digest of the registered model, as the registry knows it."""
-        return digest_json({"weights": self.selection.candidate_digest, "decision": self.decision})
-
-    @property
-    def model(self) -> Path:
-        """The folder of the picked model."""
-        return self.artifacts["register"].path / MODEL
-
-    @property
-    def scores(self) -> ModelScores | None:
-        """The scores of the pick on the held-out test, if it took it."""
-        tested = read_records(self.artifacts["locked-test"].path / "scores.jsonl", ModelScores)
-        return next((one for one in tested if one.checkpoint_digest == self.selection.candidate_digest), None)
-
-
-def finalist(run_file: RunFile) -> Finalist:
-    """Return what a run offers for promotion, whichever backend ran it.
-
-    Raises UserError for a run that is not finished, NoFeasibleCandidate for one that ended without a pick.
-    """
-    folder = Workspace.of(run_file).run(run_file.run_id) / "tasks"
-    evaluated = sorted(path.stem for path in folder.glob(f"{EVALUATED}*.json"))
-    tasks = ("qa-build", *evaluated, "selector", "locked-test", "register")
-    artifacts = {task: _artifact(folder, task) for task in tasks}
-    decided = (artifacts["selector"].path / "selection.json").read_text(encoding="utf-8")
-    selection = from_json(Selection, json.loads(decided))
-    if not selection.pick:
-        report = artifacts["register"].path / "report.html"
-        raise NoFeasibleCandidate(
-            f"run {run_file.run_id} has no feasible candidate, so nothing to promote; the reasons are in {report}"
-        )
-    return Finalist(run_file, artifacts, selection)
-
-
-def registered_artifact(run_file: RunFile, run_id: str) -> Ref:
-    """Return the artifact with the registered model of another run of this state folder. Raises UserError."""
-    return _artifact(Workspace.of(run_file).run(run_id) / "tasks", "register")
-
-
-def _artifact(folder: Path, task: str) -> Ref:
-    marker = folder / f"{task}.json"
-    if not marker.is_file():
-        raise UserError(
-            f"run {folder.parent.name} has not finished {task} in {folder.parent.parent.parent}; finish it, or name "
-            "its state folder with --state"
-        )
-    ref = Ref.parse(json.loads(marker.read_text(encoding="utf-8"))["ref"])
-    ref.open()
-    return ref
 
 
 def gates(one: Finalist, version: str, versions: ModelVersions, registry: Registry, reused: bool) -> Iterator[Check]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from iar.methods.digest import digest_file, digest_json
 from iar.methods.inert_markdown import inert
-from iar.methods.provenance import UNCHECKED
+from iar.methods.provenance import UNCHECKED, scores_payload
 from iar.methods.verification import attack_success
-from iar.records import Lineage, ModelScores, Outcome, SuiteScore, VerifierAudit, to_json, write_records
+from iar.records import Lineage, ModelScores, Outcome, SuiteScore, VerifierAudit, write_records
 from iar.services.decontamination import read_checks, unchecked
 from iar.services.evaluations import GENERAL
 from iar.services.scoring import VOTES
@@ -17,11 +17,16 @@ from iar.services.verifiers import audit_entry
 
 
 def scores_outcome(
-    out: Path, all_scores: Sequence[ModelScores], inputs: Mapping[str, Path], audits: Sequence[VerifierAudit] = ()
+    out: Path,
+    all_scores: Sequence[ModelScores],
+    inputs: Mapping[str, Path],
+    audits: Sequence[VerifierAudit] = (),
+    taken_before: str = "",
 ) -> Outcome:
     """Write `scores.jsonl` under `out` and return the report on all models and on who judged them.
 
-    inputs: the stage's, where what training data was checked against stands in the datasets.
+    inputs: the stage's, where what training data was checked against stands in the datasets. taken_before: what the
+    registry's entries must say of a test that was no first look, "" for one that was.
     """
     write_records(out / "scores.jsonl", all_scores)
     metrics: dict[str, float] = {}
@@ -34,7 +39,7 @@ def scores_outcome(
     votes = {scores.model: _votes(out / scores.model / VOTES, scores, judged) for scores in all_scores}
     missing = _unchecked(all_scores, inputs)
     entries = tuple(
-        _entry(scores, missing, [*judged, *(("settled-from", one.digest) for one in votes[scores.model])])
+        _entry(scores, missing, [*judged, *(("settled-from", one.digest) for one in votes[scores.model])], taken_before)
         for scores in all_scores
     )
     warnings = [
@@ -88,9 +93,11 @@ def _votes(path: Path, scores: ModelScores, judged: tuple[tuple[str, str], ...])
     return [Lineage("votes", digest_file(path), f"votes on {scores.model}, {scores.split}", {}, inputs)]
 
 
-def _entry(scores: ModelScores, missing: Iterable[str], further: Iterable[tuple[str, str]]) -> Lineage:
-    """Return the entry of a model's scores; its digest is that of the scores alone, by which others find it."""
-    payload = to_json(scores)
+def _entry(
+    scores: ModelScores, missing: Iterable[str], further: Iterable[tuple[str, str]], taken_before: str
+) -> Lineage:
+    """Return the entry of a model's scores; its digest is that of `scores_payload`, by which others find it."""
+    payload = scores_payload(scores, taken_before)
     inputs = (("evaluated", scores.checkpoint_digest), *further)
     shown = payload | ({UNCHECKED: names} if (names := list(missing)) else {})
     return Lineage("scores", digest_json(payload), f"{scores.model} on {scores.split}", shown, inputs)

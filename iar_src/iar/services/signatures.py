@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from iar.errors import UserError
 from iar.methods.attestation import signed_digests, statement_of
 from iar.methods.digest import canonical_json, digest_json
-from iar.records import to_json
-from iar.services.promotion_gates import Finalist
+from iar.services.finalist import Finalist
 from iar.services.provenance import provenance_of
 from iar.services.registry import Event, Registry, short_id
 from iar.services.signing import (
@@ -119,7 +118,7 @@ def sign_run(one: Finalist, registry: Registry, key: Path) -> list[str]:
 
 def signed_entries(one: Finalist) -> list[str]:
     """Return the digests that a run's signature covers: the registered model and its scores on the test."""
-    return [one.lineage] + ([digest_json(to_json(one.scores))] if one.scores else [])
+    return list(filter(None, [one.lineage, one.scores_entry]))
 
 
 def run_findings(one: Finalist, registry: Registry, public_key: Path) -> list[str]:

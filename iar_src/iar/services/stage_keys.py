@@ -47,6 +47,7 @@ JUDGING = ("evaluate", "model.source", "model.system_turn", "run.seed")
 SUITES = ("evaluate.ifeval", "evaluate.mmlu", "evaluate.msbench")
 PROBES = (*SUITES, "evaluate.suites", "evaluate.lm_eval")
 EVALUATED = (*PROBES, "qa_build.evals")
+INSTRUCTIONS = (*EVALUATED, "baselines.replay_data")  # general ones, and what must not be among them
 
 QUESTIONS = ("align", "model.system_turn", "run.seed")
 CPT = ("baselines.cpt_model", "baselines.cpt_revision", "baselines.cpt_epochs", "baselines.cpt_window_tokens")
@@ -71,14 +72,13 @@ RECIPES: dict[str, StageSpec] = {
     ),
     "budget-match": StageSpec(QUESTIONS, needs=("data", "base", "inject", "tuned")),
     "replay": StageSpec(
-        (*QUESTIONS, *EVALUATED, "evaluate.lm_eval_limit", "baselines.replay_data", "baselines.replay_share"),
+        (*QUESTIONS, *INSTRUCTIONS, "evaluate.lm_eval_limit", "baselines.replay_share"),
         needs=("data", "base"),
-        files=(*EVALUATED, "baselines.replay_data"),
+        files=INSTRUCTIONS,
         hub=(*SUITES, "baselines.replay_data"),
     ),
     "lora": StageSpec(
-        (*QUESTIONS, "baselines.lora_rank", "baselines.lora_alpha", "baselines.lora_rate_factor"),
-        needs=("data", "base"),
+        (*QUESTIONS, *(f"baselines.lora_{name}" for name in ("rank", "alpha", "rate_factor"))), needs=("data", "base")
     ),
     "sdft": StageSpec(QUESTIONS, needs=("data", "base", "rewrites")),
     "fapm": StageSpec((*QUESTIONS, "baselines.fapm_keep"), needs=("data", "base", "vanilla")),
@@ -103,8 +103,15 @@ STAGES: dict[str, StageSpec] = {
     "qa_shard": StageSpec(("qa_build", "run.seed"), needs=("documents",), may=("base",), sharded=True),
     "inject": StageSpec(("inject", "model.system_turn", "run.seed"), needs=("data", "base"), may=("earlier",)),
     "align": StageSpec(("align", "model.system_turn", "run.seed"), needs=("data", "base"), may=("start", "earlier")),
+    "fisher": StageSpec(
+        ("align.sequence_length", "model.system_turn", "run.seed", *INSTRUCTIONS, "evaluate.lm_eval_limit"),
+        needs=("data", "base", "tuned"),
+        may=("earlier",),
+        files=INSTRUCTIONS,
+        hub=(*SUITES, "baselines.replay_data"),
+    ),
     "merge_candidate": StageSpec(
-        ("recover", "run.seed"), needs=("base", "tuned"), may=("earlier",), files=("recover.tuned_too",), sharded=True
+        ("recover", "run.seed"), ("base", "tuned"), ("earlier", "fisher"), ("recover.tuned_too",), sharded=True
     ),
     "sdft_rewrite": StageSpec(
         ("baselines.sdft_max_tokens", "evaluate.batch_size", "model.system_turn"), needs=("data", "base")

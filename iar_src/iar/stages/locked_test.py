@@ -110,7 +110,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     regressions = _regressions(run_file, suites, selection, out, context)
     write_regressions(out, regressions)
     audits = read_audits(inputs["references"]) if "references" in inputs else []
-    outcome = scores_outcome(out, scores, inputs, audits)
+    outcome = scores_outcome(out, scores, inputs, audits, reading.mark)
     warning = [f"**Not a first look**: {reading.mark}."] if reading.mark else []
     warning += [f"**Regression** on {inert(one.text)}." for one in regressions if one.regressed]
     text = [*warning, outcome.markdown, *_slice(scores, len(cross)), _table(differences)]

@@ -13,8 +13,9 @@ from iar.records import Candidate, DeltaFacts, Lineage, Outcome, from_json, to_j
 from iar.services.checkpoints import read_json, weights_digest
 from iar.services.delta_facts import write_deltas
 from iar.services.earlier_sets import EarlierSets
+from iar.services.fisher import read_information
 from iar.services.merge_duplicates import mark_duplicates
-from iar.services.merge_engines import make_candidates, parent_digests, recipe_of
+from iar.services.merge_engines import ParentFolders, make_candidates, own_parents, parent_digests, recipe_of
 from iar.services.merge_writers import remove_parts
 from iar.services.workspace import Context
 
@@ -25,19 +26,20 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     Candidates that an earlier, killed try finished are kept when their weights still have the recorded digest.
     In a run on another, the first shard writes `deltas.jsonl` too: how the changes of the document sets relate.
     """
-    recipes = grid(run_file.recover, context.seed)[context.shard - 1 :: context.shards]
-    base, tuned = inputs["base"], inputs["tuned"] / "checkpoint"
-    parents = parent_digests(run_file, base, tuned)
+    information = read_information(inputs.get("fisher"))
+    recipes = grid(run_file.recover, context.seed, information)[context.shard - 1 :: context.shards]
+    base, tuned, sets = inputs["base"], inputs["tuned"] / "checkpoint", EarlierSets.of(inputs)
+    folders = ParentFolders(base, tuned, tuple(sets.checkpoints))
+    parents = parent_digests(run_file, folders)
 
     remove_parts(out)
     finished = {recipe.id: finished_candidate(out / recipe.id, recipe, parents) for recipe in recipes}
     missing = [recipe for recipe in recipes if not finished[recipe.id]]
-    merged = make_candidates(run_file, base, tuned, missing, out, context.progress.update)
+    merged = make_candidates(run_file, folders, missing, out, context.progress.update)
 
     by_id = {candidate.id: candidate for candidate in [*filter(None, finished.values()), *merged]}
     made = [by_id[recipe.id] for recipe in recipes]
     candidates = mark_duplicates(made, out, base, tuned, run_file.recover.same_within)
-    sets = EarlierSets.of(inputs)
     changes = write_deltas(out, [base, *sets.checkpoints, tuned]) if sets.folder and context.shard == 1 else []
     write_records(out / "candidates.jsonl", candidates)
     return with_deltas(outcome(candidates, parents, run_file.recover.tuned_too), changes)
@@ -71,14 +73,20 @@ def outcome(candidates: Sequence[Candidate], parents: dict[str, str], tuned_too:
     ]
     head = ["| candidate | changed | to theta_0 | to theta_IA | duplicate of | weights |", "|---|---|---|---|---|---|"]
     note = "\n\nDistances in units of the one between theta_0 and theta_IA; changed: share of weights unlike theta_0."
-    inputs = tuple(parents.items())
     further = enumerate(tuned_too, start=1)
     elsewhere = [Lineage("checkpoint", parents[f"tuned_too_{n}"], folder, {"folder": folder}) for n, folder in further]
     return Outcome(
         metrics={"candidates": float(len(candidates)), "distinct": float(len(distinct))},
         markdown="\n".join(head + rows) + note,
-        lineage=(*elsewhere, *(Lineage("candidate", c.digest, c.id, to_json(c), inputs) for c in recorded)),
+        lineage=(
+            *elsewhere,
+            *(Lineage("candidate", c.digest, c.id, to_json(c), _inputs(c, parents)) for c in recorded),
+        ),
     )
+
+
+def _inputs(candidate: Candidate, parents: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(own_parents(candidate.operator, parents).items())
 
 
 def with_deltas(outcome: Outcome, changes: Sequence[DeltaFacts]) -> Outcome:
