@@ -115,7 +115,8 @@ def rolled(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) ->
 def chain(rolled: Rolled) -> Rolled:
     """A third run on the second."""
     path = write_run(rolled.files[0].parent, 2, rolled.runs[0])
-    third = load_run_file(path, [f"run.on={named_run('tiny-1-', rolled.runs[1])}"])
+    weights_of_three = "recover.set_weights={newer: [0.25, 0.25, 0.75]}"
+    third = load_run_file(path, [weights_of_three, f"run.on={named_run('tiny-1-', rolled.runs[1])}"])
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(REPOSITORY)
         finish(third)
@@ -245,6 +246,14 @@ def test_a_third_run_retains_both_sets_before_it(chain: Rolled) -> None:
     }  # the same on validation and test
     counted = sum(one["points"] * one["count"] for one in theta_ia.values()) / len(kept)
     assert whole == pytest.approx(counted)
+    states = [chain.artifact(2, "base-model"), *(chain.artifact(number, "align") / "checkpoint" for number in range(3))]
+    theta_0, *after = map(weights, states)
+    newer = weights(chain.artifact(2, "merge-candidate-1") / "set_weights-newer")
+    for name, value in theta_0.items():
+        first, second, third = (one[name] for one in after)
+        expected = value + 0.25 * (second - value) + 0.75 * (third - second)
+        torch.testing.assert_close(newer[name], expected, rtol=1e-6, atol=1e-7)
+        assert not torch.equal(first, second)
     (model, *_) = results["built_on"]["deltas"]
     assert len(model["norms"]) == 3 and len(model["cosines"]) == 3
     names = {
