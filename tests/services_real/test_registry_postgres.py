@@ -3,9 +3,12 @@
 import uuid
 
 import pytest
+from sqlalchemy import text
 
 from iar.errors import UserError
-from iar.services.registry import Registry
+from iar.methods.digest import digest_text
+from iar.records import Lineage
+from iar.services.registry import Producer, Registry
 from tests.services.registry_cases import *  # noqa: F403
 from tests.services.registry_migrations import *  # noqa: F403
 from tests.services.registry_tampering import *  # noqa: F403
@@ -37,3 +40,14 @@ def test_a_wrong_password_is_one_line_without_it(registry_url: str, monkeypatch:
 def test_a_missing_database_is_named(registry_url: str) -> None:
     with pytest.raises(UserError, match=r'database "nowhere" does not exist; check register.registry_url'):
         Registry.open(registry_url.rpartition("/")[0] + "/nowhere")
+
+
+def test_the_planner_knows_of_many_entries_as_soon_as_they_are_written(registry_url: str) -> None:
+    registry = Registry.open(registry_url)
+    entries = [Lineage("chunk", digest_text(str(number)), str(number), {}) for number in range(1000)]
+    registry.record(entries, Producer("run", "qa-build", "code", "config", 17, 0.0, 1.0))
+
+    with registry.engine.connect() as connection:
+        known = connection.execute(text("SELECT reltuples FROM pg_class WHERE relname = 'entities'")).scalar_one()
+    registry.close()
+    assert known == 1000

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import ARRAY, Connection, Engine, Table, func, literal, select
+from sqlalchemy import ARRAY, Connection, Engine, Table, func, literal, select, text
 from sqlalchemy.dialects import postgresql
 
 from iar.errors import PermanentError
@@ -29,6 +29,7 @@ from iar.services.registry_schema import ACTIVITIES, EDGES, ENTITIES, EVENTS, MA
 
 BATCH = 2000
 PART = 20_000
+MANY = 1000
 DIGEST = re.compile(r"[0-9a-f]{64}")
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -46,9 +47,14 @@ def record(engine: Engine, entries: Iterable[Lineage], producer: Producer) -> No
     call completes. The first description of a digest stays. Raises PermanentError when an entry is made from something
     that is neither in its part nor on record.
     """
-    waiting = iter(entries)
+    waiting, written = iter(entries), 0
     while part := list(islice(waiting, PART)):
         _record(engine, part, producer)
+        written += len(part)
+    if written >= MANY and engine.dialect.name == "postgresql":
+        # Its planner would take the tables for what they were until autovacuum comes by, and read them whole.
+        with transaction(engine, writes=True) as connection:
+            connection.execute(text("ANALYZE entities, makings, edges"))
 
 
 def _record(engine: Engine, entries: Sequence[Lineage], producer: Producer) -> None:
