@@ -60,7 +60,17 @@ def test_scores_are_settled_from_the_votes_on_record(tmp_path: Path) -> None:
 
     votes, scores, duplicate = scores_outcome(tmp_path, [SCORES, copy], {"base": tmp_path}).lineage
 
-    assert (votes.kind, votes.digest) == ("votes", digest_bytes(b"votes"))
+    assert (votes.kind, votes.payload["file"]) == ("votes", digest_bytes(b"votes"))
     assert votes.inputs == (("cast-on", SCORES.checkpoint_digest),)
     assert scores.inputs == (("evaluated", SCORES.checkpoint_digest), ("settled-from", votes.digest))
     assert duplicate.inputs == (("evaluated", SCORES.checkpoint_digest),)
+
+
+def test_equal_votes_on_another_model_are_an_entry_of_their_own(tmp_path: Path) -> None:
+    """Else what is retracted with one model would taint the other."""
+    (tmp_path / "vanilla").mkdir()
+    (tmp_path / "vanilla" / "votes.parquet").write_bytes(b"votes")
+    retrained = replace(SCORES, checkpoint_digest="e" * 64)
+
+    made = [scores_outcome(tmp_path, [scores], {"base": tmp_path}).lineage for scores in (SCORES, retrained)]
+    assert len({one.digest for lineage in made for one in lineage}) == 4

@@ -86,11 +86,15 @@ def _interval(points: float, low: float, high: float) -> str:
 
 
 def _votes(path: Path, scores: ModelScores, judged: tuple[tuple[str, str], ...]) -> list[Lineage]:
-    """Return the entry of a model's votes, by the digest of their file; none for the duplicate of another model."""
+    """Return the entry of a model's votes, by their file and the model: two models may say and be judged the same.
+
+    There is none for the duplicate of another model.
+    """
     if not path.is_file():
         return []
     inputs = (("cast-on", scores.checkpoint_digest), *judged)
-    return [Lineage("votes", digest_file(path), f"votes on {scores.model}, {scores.split}", {}, inputs)]
+    payload = {"file": digest_file(path), "cast_on": scores.checkpoint_digest}
+    return [Lineage("votes", digest_json(payload), f"votes on {scores.model}, {scores.split}", payload, inputs)]
 
 
 def _entry(
