@@ -74,8 +74,10 @@ def test_references_are_evaluated_on_validation_and_reported(inputs: dict[str, P
     assert "| vanilla |" in outcome.markdown
     verifiers = [("judged-by", entry.digest) for entry in outcome.lineage if entry.kind == "verifier"]
     entry = next(entry for entry in outcome.lineage if entry.kind == "scores")
-    votes = ("settled-from", digest_file(out / "theta_0" / "votes.parquet"))
-    assert len(verifiers) == 3 and entry.inputs == (("evaluated", scores[0].checkpoint_digest), *verifiers, votes)
+    votes = next(entry for entry in outcome.lineage if entry.kind == "votes")
+    assert votes.payload["file"] == digest_file(out / "theta_0" / "votes.parquet")
+    settled = (*verifiers, ("settled-from", votes.digest))
+    assert len(verifiers) == 3 and entry.inputs == (("evaluated", scores[0].checkpoint_digest), *settled)
     assert sum(one.kind == "votes" for one in outcome.lineage) == 3
 
 
