@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from iar.errors import PermanentError
 from iar.methods.batching import TokenRow
 from iar.records import TensorInformation, read_records
-from iar.services.hardware import compute_dtype
+from iar.services.hardware import compute_dtype, shape_multiple
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +25,8 @@ def squared_gradients(folder: Path, rows: Sequence[TokenRow], on_row: Watch) -> 
     The loss of a row is the mean over its target tokens. A gradient is squared and dropped as soon as it is formed:
     memory is that of the model and its largest tensor. Raises PermanentError where a gradient is no number.
     """
+    import torch
+
     model = _load(folder)
     parameters = dict(model.named_parameters())
     sums = dict.fromkeys(parameters, 0.0)
@@ -32,7 +34,7 @@ def squared_gradients(folder: Path, rows: Sequence[TokenRow], on_row: Watch) -> 
     def taking(name: str) -> "Callable[[torch.Tensor], None]":
         def take(parameter: "torch.Tensor") -> None:
             if parameter.grad is not None:
-                sums[name] += float(parameter.grad.float().square().sum())
+                sums[name] += float(torch.linalg.vector_norm(parameter.grad, dtype=torch.float32)) ** 2
                 parameter.grad = None
 
         return take
@@ -63,9 +65,12 @@ def _loss(model: "PreTrainedModel", row: TokenRow) -> "torch.Tensor":
     import torch
     from torch.nn.functional import cross_entropy
 
-    ids_T = torch.tensor(row.token_ids, device=model.device)
+    # What is filled up behind the row is seen by none of its tokens, and no loss falls on it.
+    length, multiple = len(row.token_ids), shape_multiple(model.device, model.dtype)
+    filled = row.token_ids + row.token_ids[-1:] * (-length % multiple)
+    ids_T = torch.tensor(filled, device=model.device)
     logits_TV = model(input_ids=ids_T[None], use_cache=False).logits[0]
-    return cross_entropy(logits_TV[row.prompt_length - 1 : -1].float(), ids_T[row.prompt_length :])
+    return cross_entropy(logits_TV[row.prompt_length - 1 : length - 1].float(), ids_T[row.prompt_length : length])
 
 
 def read_information(folder: Path | None) -> list[TensorInformation]:

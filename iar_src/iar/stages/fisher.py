@@ -22,7 +22,7 @@ from iar.services.rows import tokenise
 from iar.services.test_lock import sealed_test
 from iar.services.workspace import Context
 
-ROWS = 128  # of each kind: the mean of a tensor's thousands of elements needs few examples
+ROWS = 64  # of each kind: the mean of a tensor's thousands of elements needs few examples
 
 Item = TypeVar("Item")
 
