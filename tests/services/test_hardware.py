@@ -1,11 +1,14 @@
-"""The dtype of matrix products follows what the processor has instructions for."""
+"""The dtype of matrix products follows the processor's instructions, the number of processes its cores."""
 
+import os
 import platform
+from pathlib import Path
 
 import pytest
 import torch
 from _pytest.monkeypatch import MonkeyPatch
 
+from iar.services import hardware
 from iar.services.hardware import compute_dtype
 
 
@@ -31,3 +34,16 @@ def test_bfloat16_is_chosen_only_where_the_processor_multiplies_it(
     assert compute_dtype() == wanted
     assert compute_dtype("bfloat16") == torch.bfloat16
     assert compute_dtype("float32") == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("max 100000", 6), ("250000 100000", 2), ("50000 100000", 1), ("900000 100000", 6), (None, 6)]
+)
+def test_a_containers_limit_counts_as_its_cores(
+    quota: str | None, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)))
+    monkeypatch.setattr(hardware, "QUOTA", tmp_path / "cpu.max")
+    if quota:
+        (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    assert hardware.usable_cores() == cores

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from iar.services.guards import RUNNER_PID, children_ended
+from iar.services.hardware import usable_cores
 
 if TYPE_CHECKING:
     import torch
@@ -176,7 +177,7 @@ def run_processes(module: str, argument: str, processes: int, log: Path, watch: 
 
 
 def _environment(processes: int) -> dict[str, str]:
-    threads = max(1, (os.cpu_count() or 1) // processes)
+    threads = max(1, usable_cores() // processes)
     variables = {"OMP_NUM_THREADS": str(threads)} | os.environ
     if sys.platform.startswith("linux"):
         # The ranks are all here: no look-up of this machine's name, which may not resolve.

@@ -82,6 +82,12 @@ def end_with_runner() -> None:
     threading.Thread(target=wait_and_end, daemon=True, name="end-with-runner").start()
 
 
+def end_with(pid: int) -> None:
+    """Let this process, one of a pool, end when the process `pid` is gone."""
+    os.environ[RUNNER_PID] = str(pid)
+    end_with_runner()
+
+
 @contextlib.contextmanager
 def output_to(path: Path) -> Iterator[None]:
     """Send what this process prints to the run's log; the terminal belongs to the progress view."""

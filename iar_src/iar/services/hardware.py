@@ -1,12 +1,16 @@
-"""What the machine can do: which dtype its processor multiplies."""
+"""What the machine can do: which dtype its processor multiplies, and how many cores are ours."""
 
+import os
 import platform
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import torch
 
 ComputeDtype = Literal["auto", "bfloat16", "float32"]
+# A container's share of the processor: microseconds it may run, and in how many. cgroup v2.
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def compute_dtype(choice: ComputeDtype = "auto") -> "torch.dtype":
@@ -20,6 +24,13 @@ def compute_dtype(choice: ComputeDtype = "auto") -> "torch.dtype":
         return torch.bfloat16 if choice == "bfloat16" else torch.float32
     native = torch.cuda.is_bf16_supported() if torch.cuda.is_available() else _cpu_multiplies_bfloat16()
     return torch.bfloat16 if native else torch.float32
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: those it is bound to, and of them a container's limit; at least 1."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota, _, period = QUOTA.read_text(encoding="ascii").strip().partition(" ") if QUOTA.is_file() else ("max", "", "")
+    return max(1, min(bound, round(int(quota) / int(period)))) if quota.isdecimal() else bound
 
 
 def shape_multiple(device: "torch.device", dtype: "torch.dtype") -> int:

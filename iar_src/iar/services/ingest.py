@@ -4,7 +4,6 @@ Two passes, neither of which holds a text but the one at hand: the first reads, 
 pass aside; the second finds the duplicates among their signatures and copies the rest.
 """
 
-import json
 import shutil
 import tempfile
 from array import array
@@ -13,31 +12,30 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iar.config import DocumentsSection, FilterSection
 from iar.errors import UserError
-from iar.methods.digest import digest_text
 from iar.methods.filter_report import ScorerReport, report
-from iar.methods.near_duplicates import PERMUTATIONS, find_twins, signatures
-from iar.methods.scorers import LANGUAGES, NEAR_DUPLICATE, SCORERS, Reading
-from iar.methods.textnorm import jaccard, ngrams_of
+from iar.methods.near_duplicates import find_twins
+from iar.methods.scorers import LANGUAGES, NEAR_DUPLICATE, SCORERS
+from iar.methods.textnorm import jaccard
 from iar.records import (
     Document,
     FunnelStep,
     Reject,
     SourceFacts,
-    from_json,
     read_records,
     to_json,
     write_json,
     write_records,
 )
 from iar.services.documents import convert
+from iar.services.ingest_aside import DIGEST_BYTES, Aside, SignatureFile
 from iar.services.reject_log import RejectLog, read_rejects
+from iar.services.scored_items import scored
 from iar.services.sources import KINDS, STEP, Item, items, what_to_mend
 from iar.services.withheld import RETRACTED, Withheld
 
@@ -45,9 +43,6 @@ FILTERED = "filtered"
 DISTINCT = "distinct"
 DOCUMENTS, SOURCES, FILTER = "documents.jsonl", "sources.jsonl", "filter.json"
 ASIDE = "ingest.part"
-# Signatures are made of so many characters at once: enough to be quick, little beside the libraries in memory.
-BATCH_CHARACTERS = 1 << 19
-DIGEST_BYTES = 16
 NGRAM_SETS = 8
 
 
@@ -79,7 +74,7 @@ def ingest(
     shutil.rmtree(folder, ignore_errors=True)  # a killed try's
     folder.mkdir()
     withheld = Withheld(retracted)
-    with _Aside(folder) as aside:
+    with Aside(folder) as aside:
         read = _read(settings, aside, rejects, on_progress, withheld)
     kept, nearest = _distinct(settings.filter.near_duplicate, aside, rejects)
     count = int(kept.sum())
@@ -142,116 +137,52 @@ class _Read:
         return len(self.words)
 
 
-class _Aside:
-    """The documents that pass the filter, on disk until it is known which are duplicates."""
-
-    def __init__(self, folder: Path) -> None:
-        self.documents, self.sources = folder / "documents", folder / "sources"
-        self.folded, self.signatures, self.digests = folder / "folded", folder / "signatures", folder / "digests"
-        self.ends, self.folded_ends = array("q"), array("q")
-        self.read_at, self.characters = array("q"), array("q")
-        self._unsigned: list[str] = []
-        self._waiting = 0
-        self._files: dict[Path, BinaryIO] = {}
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def __enter__(self) -> "_Aside":
-        paths = (self.documents, self.sources, self.folded, self.signatures, self.digests)
-        self._files = {path: path.open("wb") for path in paths}
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._flush()
-        for file in self._files.values():
-            file.close()
-
-    def add(self, document: Document, facts: SourceFacts, folded: str, number: int) -> None:
-        """Keep a document, which was the `number`-th that was read, for the second pass."""
-        for path, record in ((self.documents, document), (self.sources, facts)):
-            self._files[path].write((json.dumps(to_json(record), ensure_ascii=False) + "\n").encode())
-        self._files[self.folded].write(folded.encode())
-        self.ends.append(self._files[self.documents].tell())
-        self.folded_ends.append(self._files[self.folded].tell())
-        self._files[self.digests].write(bytes.fromhex(digest_text(folded)[: 2 * DIGEST_BYTES]))
-        self.read_at.append(number)
-        self.characters.append(len(document.text))
-        self._unsigned.append(folded)
-        self._waiting += len(folded)
-        if self._waiting >= BATCH_CHARACTERS:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._unsigned:
-            self._files[self.signatures].write(signatures(self._unsigned).tobytes())
-            self._unsigned, self._waiting = [], 0
-
-    def document(self, number: int) -> Document:
-        """Read a document back."""
-        return from_json(Document, json.loads(_slice(self.documents, self.ends, number)))
-
-    def ngrams(self, number: int) -> frozenset[str]:
-        """Return the character 5-grams of a document."""
-        return ngrams_of(_slice(self.folded, self.folded_ends, number).decode())
-
-
-def _slice(path: Path, ends: "array[int]", number: int) -> bytes:
-    """Return the `number`-th piece of a file of pieces."""
-    start = ends[number - 1] if number else 0
-    with path.open("rb") as file:
-        file.seek(start)
-        return file.read(ends[number] - start)
-
-
 def _read(
     settings: DocumentsSection,
-    aside: _Aside,
+    aside: Aside,
     rejects: RejectLog,
     on_progress: Callable[[int, int], None] | None,
     withheld: Withheld,
 ) -> _Read:
     read = _Read()
-    for item in items(settings, withheld):
+    for found in scored(items(settings, withheld), settings.filter):
         read.items += 1
         if on_progress:
             on_progress(read.items, read.items + 1)  # how many there are is known at the end
-        converted = item if isinstance(item, Reject) else convert(item)
-        if isinstance(converted, Reject):
-            rejects.add([converted])
-            read.to_mend = read.to_mend or what_to_mend(converted)
+        if isinstance(found, Reject):
+            rejects.add([found])
+            read.to_mend = read.to_mend or what_to_mend(found)
             continue
-        document, facts = converted
+        document, facts = found.document, found.facts
         if withheld.holds(document.source_digest):
             rejects.add([Reject(STEP, document.source, RETRACTED, document.title)])
             continue
-        reading = Reading(document.text)
-        scores = [scorer.score(reading, settings.filter) for scorer in SCORERS]
-        passed = [one.passes(score, settings.filter) for one, score in zip(SCORERS, scores, strict=True)]
+        passed = [one.passes(score, settings.filter) for one, score in zip(SCORERS, found.scores, strict=True)]
         failed = passed.index(False) if False in passed else -1
-        read.words.append(len(reading.words))
+        read.words.append(found.words)
         read.collections.append(read.names.setdefault(facts.collection, len(read.names)))
-        language = reading.language if reading.language in LANGUAGES else "other"
+        language = found.language if found.language in LANGUAGES else "other"
         read.languages.append(read.language_names.setdefault(language, len(read.language_names)))
-        read.scores.extend(scores)
+        read.scores.extend(found.scores)
         if failed >= 0:
-            reason, score = SCORERS[failed].reason, round(scores[failed], 6)
+            reason, score = SCORERS[failed].reason, round(found.scores[failed], 6)
             rejects.add([Reject(FILTERED, document.source, reason, document.text[:200], score=score)])
         else:
-            facts = replace(facts, licence=facts.licence or settings.licence, language=reading.language)
-            aside.add(document, facts, reading.folded, read.documents - 1)
+            facts = replace(facts, licence=facts.licence or settings.licence, language=found.language)
+            aside.add(document, facts, found.folded, read.documents - 1)
     return read
 
 
-def _distinct(threshold: float, aside: _Aside, rejects: RejectLog) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+def _distinct(threshold: float, aside: Aside, rejects: RejectLog) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
     """Return which documents stay, and each one's similarity to an earlier one."""
-    found = np.zeros((0, PERMUTATIONS), np.uint32)
-    if len(aside):
-        found = np.memmap(aside.signatures, np.uint32, "r").reshape(len(aside), PERMUTATIONS)
+    if not len(aside):
+        return np.ones(0, bool), np.zeros(0, np.float32)
     digests = np.fromfile(aside.digests, f"V{DIGEST_BYTES}")
 
     ngrams = lru_cache(maxsize=NGRAM_SETS)(aside.ngrams)
-    twins, nearest = find_twins(found, digests, threshold, lambda one, two: jaccard(ngrams(one), ngrams(two)))
+    twins, nearest = find_twins(
+        SignatureFile(aside), digests, threshold, lambda one, two: jaccard(ngrams(one), ngrams(two))
+    )
     kept = np.ones(len(aside), bool)
     for number, twin in sorted(twins.items()):
         kept[number] = False
@@ -273,7 +204,7 @@ def _copy(source: Path, kept: NDArray[np.bool_], path: Path) -> None:
 def _reports(
     settings: FilterSection,
     read: _Read,
-    aside: _Aside,
+    aside: Aside,
     kept: NDArray[np.bool_],
     nearest: NDArray[np.float32],
     seed: int,

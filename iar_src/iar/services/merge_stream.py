@@ -6,7 +6,6 @@ hashed and written by another, which the disk may hold up; the blocks of a file,
 their order, so threads change no bit.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ from iar.methods.merge_facts import Sums
 from iar.methods.merge_grid import SETS, SEVERAL, Recipe
 from iar.records import Candidate
 from iar.services.checkpoints import MappedTensors, TensorInfo, plan_shards, safetensors_header
+from iar.services.hardware import usable_cores
 from iar.services.merge_checks import (
     check_device,
     check_finite,
@@ -166,7 +166,7 @@ def _stream(
     from iar.methods.merging import draw_seed
 
     recipes = [writer.recipe for writer in writers]
-    seed, threads = draw_seed(recipes), settings.threads or len(os.sched_getaffinity(0))
+    seed, threads = draw_seed(recipes), settings.threads or usable_cores()
     size = BLOCK_ELEMENTS if settings.device == "cpu" else CUDA_BLOCK_ELEMENTS
     total_bytes, done_bytes = float(sum(info.bytes for info in layout)), 0.0
     with ThreadPoolExecutor(threads, "merge", torch.set_num_threads, (1,)) as pool, _Output(writers, threads) as output:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from iar.config import QaBuildSection
 from iar.errors import TemporaryError
-from iar.services.guards import RUNNER_PID, end_with_runner
+from iar.services.guards import end_with
 from iar.services.qa_documents import Prepared
 from iar.services.qa_lessons import share_of_servers, teach_shard
 
@@ -75,8 +75,7 @@ def _begin(done: "Done", parent: int) -> None:
     """Set up a process of the pool, which ends with the one that started it."""
     global _done
     _done = done
-    os.environ[RUNNER_PID] = str(parent)
-    end_with_runner()
+    end_with(parent)
 
 
 def _teach(
