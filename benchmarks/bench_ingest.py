@@ -27,6 +27,7 @@ from iar.methods.digest import digest_text
 from iar.methods.near_duplicates import SEED, find_twins, signatures
 from iar.methods.textnorm import character_ngrams, jaccard, normalise
 from iar.records import write_json
+from iar.services.hardware import usable_cores
 from iar.services.ingest import DISTINCT, ingest
 from iar.services.reject_log import RejectLog, read_rejects
 
@@ -100,15 +101,24 @@ def _touched(text: str, generator: random.Random) -> str:
 
 
 def work(path: Path, out: Path) -> dict[str, float]:
-    """Ingest a file in this process; return seconds, and the peak of memory in MiB before and after."""
+    """Ingest a file in this process; return seconds, and peaks of memory in MiB: before, after, of a helper."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     start = time.perf_counter()
     with RejectLog(out / "rejects.parquet") as rejects:
-        found = ingest(DocumentsSection.model_validate({"path": str(path), "columns": {"id": "id"}}), out, rejects, 17)
+        settings = DocumentsSection.model_validate({"path": str(path), "columns": {"id": "id"}})
+        found = ingest(settings, out, rejects, 17, processes=usable_cores())
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    helper = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     planted = [reject for reject in read_rejects(out / "rejects.parquet") if reject.step == DISTINCT]
-    return {"seconds": seconds, "before": before, "peak": peak, "kept": found.documents, "duplicates": len(planted)}
+    return {
+        "seconds": seconds,
+        "before": before,
+        "peak": peak,
+        "helper": helper,
+        "kept": found.documents,
+        "duplicates": len(planted),
+    }
 
 
 def copying_seconds(path: Path, out: Path) -> float:
@@ -230,7 +240,7 @@ def main() -> None:
             f"ingest, {count} documents: {one['documents_per_second']:.0f} documents/s, "
             f"{one['megabytes_per_second']:.2f} MB/s (bound {one['bound_documents_per_second']:.0f} documents/s), "
             f"{one['kept']} kept, {one['duplicates']} duplicates, "
-            f"peak {one['peak']:.0f} MiB ({one['before']:.0f} before)"
+            f"peak {one['peak']:.0f} MiB ({one['before']:.0f} before), of each helping process {one['helper']:.0f} MiB"
         )
     pair = entries["near-duplicates"]
     print(

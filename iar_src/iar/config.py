@@ -431,7 +431,8 @@ class BaselinesSection(Section):
         None, description="Longest window of the raw stream in tokens; null = inject.sequence_length."
     )
     replay_data: str = Field(
-        "examples/replay.jsonl", description="General instructions: a file of prompts and answers, or a hub id."
+        "examples/replay.jsonl",
+        description="General instructions: a file of prompts and answers, or a hub id; @revision after it.",
     )
     replay_share: Share = Field(
         0.1, description="Share of the target tokens that general rows take over from the questions."
@@ -598,8 +599,12 @@ class EvaluateSection(Section):
         strict=False,
         description="Two always vote, the third only where they differ. Rule names or LLM servers.",
     )
-    ifeval: str = Field("examples/probes/ifeval.jsonl", description="File, or hub id such as google/IFEval.")
-    mmlu: str = Field("examples/probes/mmlu.jsonl", description="File, or hub id such as cais/mmlu.")
+    ifeval: str = Field(
+        "examples/probes/ifeval.jsonl", description="File, or hub id such as google/IFEval; @revision after it."
+    )
+    mmlu: str = Field(
+        "examples/probes/mmlu.jsonl", description="File, or hub id such as cais/mmlu; @revision after it."
+    )
     msbench: str = Field("examples/probes/msbench.jsonl", description="File of open-ended prompts.")
     suites: tuple[str, ...] = Field(
         (),

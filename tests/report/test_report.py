@@ -96,10 +96,11 @@ def test_the_page_loads_nothing_and_its_policy_forbids_it(html: str, page: Page)
 
 def test_images_have_a_text_that_names_the_numbers(page: Page, report: ReportData) -> None:
     images = [attributes for tag, attributes in page.tags if tag == "img"]
-    assert len(images) == 3
-    frontier, merges, losses = (image["alt"] or "" for image in images)
+    assert len(images) == 4
+    frontier, merges, lengths, losses = (image["alt"] or "" for image in images)
     assert "Distance and share of the pick by block: outside" in merges
     assert f"The pick is {report.selection.pick}" in frontier and "vanilla 18.3 and 28.0" in frontier
+    assert "Scorers that drop any: length, language" in lengths
     assert "theta_I from" in losses and "in 90 steps" in losses
     assert all(b"<svg" in b64decode((image["src"] or "").split(",")[1]) for image in images)
 
@@ -312,6 +313,9 @@ def test_a_scorer_is_shown_with_threshold_calibration_length_response_and_chance
         ["en", words, "1"] for words in ("0 to 49", "50 to 99", "200 to 399", "800 to 1599")
     ]
     assert [cells[4] for cells in response] == ["100.0 %", "0.0 %", "0.0 %", "0.0 %"]
+    figure = re.search(r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="Share of documents dropped over', tables)
+    drawn = b64decode(figure[1]).decode() if figure else ""
+    assert f"<!-- {scorer.name} -->" in drawn and "<!-- en, by chance -->" in drawn
     by_chance = [float(cells[5].removesuffix(" %")) for cells in response]
     assert sum(by_chance) == pytest.approx(100, abs=0.2) and max(by_chance) < 100
 

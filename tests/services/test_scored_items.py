@@ -8,15 +8,13 @@ import pytest
 
 from iar.config import DocumentsSection, FilterSection
 from iar.errors import TemporaryError
-from iar.services import scored_items
 from iar.services.scored_items import MOST_ITEMS, Scored, scored
 from iar.services.sources import Item, items
 
 
 @pytest.fixture
-def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Item]:
+def found(tmp_path: Path) -> list[Item]:
     """Texts in two languages, one of them empty, and a PDF that is none."""
-    monkeypatch.setattr(scored_items, "usable_cores", lambda: 2)
     for number in range(3 * MOST_ITEMS):
         text = "灯塔位于东海岸。" if number % 3 else f"The mill number {number} was built by Tora Lind in 1846."
         (tmp_path / f"{number}.txt").write_text(text * (number % 5))
@@ -25,8 +23,8 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Item]:
 
 
 def test_alone_and_together_give_the_same_in_the_same_order(found: list[Item]) -> None:
-    alone = list(scored(found, FilterSection(), alone=math.inf))
-    together = list(scored(found, FilterSection(), alone=0))
+    alone = list(scored(found, FilterSection(), 2, alone=math.inf))
+    together = list(scored(found, FilterSection(), 2, alone=0))
     assert together == alone and len(alone) == len(found)
     assert 0 < sum(isinstance(one, Scored) for one in alone) < len(alone)
 
@@ -34,7 +32,7 @@ def test_alone_and_together_give_the_same_in_the_same_order(found: list[Item]) -
 def test_a_killed_process_ends_the_reading_with_what_to_do(found: list[Item]) -> None:
     here = psutil.Process()
     before = set(here.children(recursive=True))
-    reading = scored(found * 20, FilterSection(), alone=0)
+    reading = scored(found * 20, FilterSection(), 2, alone=0)
     for _ in range(2):
         next(reading)
     for child in set(here.children(recursive=True)) - before:
@@ -45,7 +43,7 @@ def test_a_killed_process_ends_the_reading_with_what_to_do(found: list[Item]) ->
 
 def test_a_reading_that_is_given_up_leaves_no_process(found: list[Item]) -> None:
     here = psutil.Process()
-    reading = scored(found, FilterSection(), alone=0)
+    reading = scored(found, FilterSection(), 2, alone=0)
     for _ in range(2):
         next(reading)
     assert any("spawn_main" in " ".join(child.cmdline()) for child in here.children(recursive=True))

@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iar.report import diagnostics, oracle, plots, profile, rolling, tables, view
+from iar.report import diagnostics, length_response, oracle, plots, profile, rolling, tables, view
 from iar.report.data import ReportData, offline_parts, unchecked_suites
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def render(report: ReportData, lineage: str = "") -> str:
         losses=_data_url(plots.loss_curves(report)),
         oracle=oracle,
         watched=_data_url(oracle.oracle_curves(report)) if report.oracle else "",
+        lengths=length_response,
+        responses=_data_url(length_response.length_response(report)) if report.scorers else "",
         merges=profile,
         profile=_data_url(profile.profile(report)) if report.layers else "",
         run_file_text=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100),

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +35,7 @@ from iar.records import (
 from iar.services.documents import convert
 from iar.services.ingest_aside import DIGEST_BYTES, Aside, SignatureFile
 from iar.services.reject_log import RejectLog, read_rejects
-from iar.services.scored_items import scored
+from iar.services.scored_items import Scored, scored
 from iar.services.sources import KINDS, STEP, Item, items, what_to_mend
 from iar.services.withheld import RETRACTED, Withheld
 
@@ -63,10 +63,12 @@ def ingest(
     seed: int,
     on_progress: Callable[[int, int], None] | None = None,
     retracted: frozenset[str] = frozenset(),
+    processes: int = 1,
 ) -> Ingested:
     """Write documents.jsonl, sources.jsonl and filter.json under `out`; what is dropped goes to `rejects`.
 
     Files and rows whose SHA-256 is among `retracted` are dropped, whatever they are called; withheld.json tells which.
+    processes: how many read a large set, as `scored` says.
 
     Raises UserError where nothing is kept, and what `items` raises.
     """
@@ -75,7 +77,8 @@ def ingest(
     folder.mkdir()
     withheld = Withheld(retracted)
     with Aside(folder) as aside:
-        read = _read(settings, aside, rejects, on_progress, withheld)
+        found = scored(items(settings, withheld), settings.filter, processes)
+        read = _read(settings, found, aside, rejects, on_progress, withheld)
     kept, nearest = _distinct(settings.filter.near_duplicate, aside, rejects)
     count = int(kept.sum())
     funnel = (
@@ -139,13 +142,14 @@ class _Read:
 
 def _read(
     settings: DocumentsSection,
+    items_read: Iterable[Scored | Reject],
     aside: Aside,
     rejects: RejectLog,
     on_progress: Callable[[int, int], None] | None,
     withheld: Withheld,
 ) -> _Read:
     read = _Read()
-    for found in scored(items(settings, withheld), settings.filter):
+    for found in items_read:
         read.items += 1
         if on_progress:
             on_progress(read.items, read.items + 1)  # how many there are is known at the end

@@ -15,6 +15,7 @@ from iar.methods.filter_report import ScorerReport
 from iar.records import Document, FunnelStep, from_json, read_records, to_json, write_json, write_records
 from iar.services.decontamination import Decontamination, read_checks, read_hits, write_checks
 from iar.services.evaluations import general_evaluations
+from iar.services.hardware import usable_cores
 from iar.services.ingest import DOCUMENTS, FILTER, ingest, keep_sources
 from iar.services.qa_decontamination import clean_texts
 from iar.services.reject_log import RejectLog
@@ -35,7 +36,7 @@ def prepare_documents(
     For the rule-based teacher the words and titles of the whole corpus too. Raises UserError where no document is kept.
     """
     with RejectLog(out / REJECTS) as rejects:
-        ingested = ingest(run_file.documents, out, rejects, seed, on_progress, retracted)
+        ingested = ingest(run_file.documents, out, rejects, seed, on_progress, retracted, usable_cores())
         read = read_records(out / DOCUMENTS, Document)
         cleaned = clean_texts("documents", read, general_evaluations(run_file), STEP)
         rejects.add(cleaned.dropped.values())

@@ -15,7 +15,6 @@ from iar.methods.scorers import SCORERS, Reading
 from iar.records import Document, Reject, SourceFacts
 from iar.services.documents import convert
 from iar.services.guards import end_with
-from iar.services.hardware import usable_cores
 from iar.services.sources import Item
 
 # Processes take two seconds to start, and a small set should be done by then.
@@ -40,18 +39,19 @@ class Scored:
 
 
 def scored(
-    found: Iterable[Item | Reject], settings: FilterSection, alone: float = ALONE_SECONDS
+    found: Iterable[Item | Reject], settings: FilterSection, processes: int, alone: float = ALONE_SECONDS
 ) -> Iterator[Scored | Reject]:
     """Yield each item as a scored document, or the Reject that says why it gives none, in the order of `found`.
 
-    alone: seconds after which this process has help. Raises TemporaryError where a helping process was killed.
+    processes: how many read once this one has read for `alone` seconds; they import the main module again, so with
+    more than one it must be guarded (`if __name__ == "__main__"`). Raises TemporaryError where one was killed.
     """
     until = time.monotonic() + alone
     found = iter(found)
     for item in found:
         yield _score(item, settings)
-        if time.monotonic() > until and usable_cores() > 1:
-            yield from _together(found, settings)
+        if processes > 1 and time.monotonic() > until:
+            yield from _together(found, settings, min(processes, MOST_PROCESSES))
 
 
 def _score(item: Item | Reject, settings: FilterSection) -> Scored | Reject:
@@ -68,10 +68,9 @@ def _score_all(part: list[Item | Reject], settings: FilterSection) -> list[Score
     return [_score(item, settings) for item in part]
 
 
-def _together(found: Iterable[Item | Reject], settings: FilterSection) -> Iterator[Scored | Reject]:
+def _together(found: Iterable[Item | Reject], settings: FilterSection, processes: int) -> Iterator[Scored | Reject]:
     # Processes that are forks would share open databases and locks with this one.
     start = multiprocessing.get_context("spawn")
-    processes = min(usable_cores(), MOST_PROCESSES)
     waiting: deque[Future[list[Scored | Reject]]] = deque()
     with ProcessPoolExecutor(processes, start, end_with, (os.getpid(),)) as pool:
         try:
