@@ -14,7 +14,8 @@ from typing import Any
 
 from iar.config import TrainingSection
 from iar.methods.batching import TokenRow, micro_batches
-from iar.services.train_engines import Engine, ReplicaEngine
+from iar.services.train_engines import Engine
+from iar.services.train_replica import ReplicaEngine
 from tests.training_rows import ROWS
 
 ONE_PASS, SEVERAL_PASSES = 4096, 12

@@ -28,7 +28,7 @@ from iar.errors import UserError
 from iar.records import EvalItem
 from iar.services.engine import Engine
 from iar.services.models import load_tokenizer
-from iar.services.train_engines import ReplicaEngine
+from iar.services.train_replica import ReplicaEngine
 from iar.services.trainer import train
 from tests.services.gradient_worker import settings_of
 from tests.training_rows import ROWS, plain_gradient

@@ -13,7 +13,8 @@ from iar.errors import UserError
 from iar.methods.batching import rank_parts
 from iar.services.adapters import LoraSettings
 from iar.services.distributed import World, run_processes
-from iar.services.train_engines import ReplicaEngine, open_engine
+from iar.services.train_engines import open_engine
+from iar.services.train_replica import ReplicaEngine
 from tests.services.gradient_worker import LEAST_PASSES, SEVERAL_PASSES, STEPS, cases, passes, settings_of
 from tests.training_rows import ROWS, plain_gradient
 

@@ -37,7 +37,8 @@ from iar.services.telemetry import (
     step_note,
     summarise,
 )
-from iar.services.train_engines import Engine, EngineName, ReplicaEngine, StepGradient, open_engine, stored_dtype
+from iar.services.train_engines import Engine, EngineName, StepGradient, open_engine, stored_dtype
+from iar.services.train_replica import ReplicaEngine
 from iar.services.training_job import JobInFolder, LaunchedJob, TrainingJob, ends_in, told_by_ranks
 from iar.services.workspace import STEPS
 
