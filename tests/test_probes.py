@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from iar.methods.answer_text import tokenise
+from iar.methods.contamination import Evaluation, TrainingText
+from iar.methods.coverage import covered_points, covers_all
 from iar.methods.ifeval import check_reply
+from iar.services.decontamination import decontaminate
 
 PROBES = Path(__file__).parents[1] / "examples" / "probes"
 SHORT_REPLIES = ("Yes.", "Thank you.", "A walk through a small town.", "That is all.", "I do not know.")
@@ -18,7 +22,29 @@ def probes(suite: str) -> list[dict[str, Any]]:
 
 
 def test_there_are_as_many_as_the_readme_says() -> None:
-    assert [len(probes(suite)) for suite in ("ifeval", "mmlu", "msbench")] == [40, 60, 20]
+    assert [len(probes(suite)) for suite in ("ifeval", "mmlu", "msbench", "msbench-200")] == [40, 60, 20, 200]
+
+
+def test_the_200_open_ended_prompts_have_answers_that_earn_their_points_and_no_prompt_does() -> None:
+    rows = probes("msbench-200")
+    assert len({row["prompt"] for row in rows}) == len({row["id"] for row in rows}) == 200
+    assert [row["prompt"] for row in rows[:20]] == [row["prompt"] for row in probes("msbench")]
+    for row in rows:
+        question, points = tokenise(row["prompt"]), row["reference_points"]
+        earned = {
+            name: covered_points(points, question, tokenise(row[name]), covers_all) for name in ("reference", "prompt")
+        }
+        assert len(points) >= 2 and earned["reference"] >= len(points) - 1 and earned["prompt"] == 0, row
+
+
+def test_no_instruction_for_replay_gives_an_open_ended_prompt_away() -> None:
+    lines = (PROBES.parent / "replay.jsonl").read_text(encoding="utf-8").splitlines()
+    asked = Evaluation("msbench", tuple((row["id"], row["prompt"]) for row in probes("msbench-200")))
+    rows = [json.loads(line) for line in lines]
+    found = decontaminate(
+        "replay", [TrainingText(str(n), row["prompt"], row["answer"]) for n, row in enumerate(rows)], [asked]
+    )
+    assert found.hits == ()
 
 
 @pytest.mark.parametrize("probe", probes("ifeval"), ids=lambda probe: str(probe["key"]))
