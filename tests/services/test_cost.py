@@ -12,7 +12,18 @@ from iar import cli
 from iar.config import RunFile
 from iar.methods.batching import TokenRow
 from iar.methods.retelling import REGISTERS
-from iar.records import EvalItem, ItemScore, ModelScores, Outcome, Reply, SuiteScore, to_json, write_json, write_records
+from iar.records import (
+    EvalItem,
+    ItemScore,
+    Look,
+    ModelScores,
+    Outcome,
+    Reply,
+    SuiteScore,
+    to_json,
+    write_json,
+    write_records,
+)
 from iar.report.cost_table import cost_json, rows, titles
 from iar.services.asked_suites import Suite, further_suites
 from iar.services.cost import TEMPLATE_TOKENS, Estimate, estimate, pool_device
@@ -244,6 +255,33 @@ def test_what_a_finished_task_took_stands_beside_its_estimate(finished: RunFile)
 
 
 def test_what_shards_bought_at_once_is_counted_once_with_the_task_that_gathers_them(
+def test_what_private_suites_took_counts_with_the_task_that_asked_them(finished: RunFile, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (model := tmp_path / "judged" / "theta_0").mkdir(parents=True)
+    write_records(model / "replies.jsonl", [Reply("q", "r", 7, False)])
+    write_records(model / "items.jsonl", [ItemScore("theta_0", "domain", "q", 1.0, "")])
+    scores = ModelScores("theta_0", "validation", "d" * 64, (), 1.0, 1.0, 1.0, 1.0)
+    write_json(model / "scores.json", to_json(scores))
+    looks = [
+        Look("theta_0", "mine", "validation", "s" * 64, 2, True, 1),
+        Look("theta_0", "domain", "validation", "o", 1, False, 1),
+    ]
+    write_json(tmp_path / "judged" / "looks.json", [to_json(one) for one in looks])
+    (told := state / "private" / ("s" * 16) / ("d" * 16)).mkdir(parents=True)
+    write_records(told / "replies.jsonl", [Reply("mine-1", "r", 20, False), Reply("mine-2", "r", 3, False)])
+    file = finished.model_copy(update={"evaluate": finished.evaluate.model_validate({"judges": JUDGES})})
+    publish(file, "judge-eval-1", "judge_eval", tmp_path / "judged", {})
+    with open_cache(state / "private" / "llm-cache", books=state / "llm-cache") as cache:
+        cache.put([Call("", "judge-b", "", "http://h", "{}", "{}", True, 40, 10, 1.0)])
+        cache._connection.execute("UPDATE calls SET stored = 2000.0")
+        cache._connection.commit()
+
+    done = actuals(file)["judge-eval-1"]
+
+    # 100 tokens of the public cache, and those of the private one.
+    assert (done.tokens, done.llm_tokens, done.llm_money) == (7 + 20 + 3, 100 + 50, pytest.approx(1.1 + 0.6))
+
+
     finished: RunFile, tmp_path: Path
 ) -> None:
     teacher = {"name": "t", "base_url": "http://h/v1", "model": "another"}

@@ -196,6 +196,24 @@ def test_spending_of_another_client_of_the_same_model_counts_and_of_another_mode
             ChatClient(server.endpoint(budget_calls=3), tmp_path).complete(rows(4))
 
 
+def test_a_ceiling_holds_for_two_caches_with_the_same_books_and_no_text_is_in_them(tmp_path: Path) -> None:
+    public, private = tmp_path / "public", tmp_path / "private"
+    with serve(lambda *_: Answer("x")) as server:
+        ChatClient(server.endpoint(), private).complete(rows(2))  # before they were shared
+        client = ChatClient(server.endpoint(budget_calls=5), private, books=public)
+        client.complete(rows(4))
+        assert (
+            len(server.calls) == 4 and client.spent().calls == ChatClient(server.endpoint(), public).spent().calls == 4
+        )
+        with pytest.raises(UserError, match="budget_calls 5 is reached: model 'm-1' has cost 5 calls"):
+            ChatClient(server.endpoint(budget_calls=5), public).complete(rows(2))
+        with pytest.raises(UserError, match="budget_calls 5 is reached"):
+            client.complete(rows(5))
+    with sqlite3.connect(public / FILE_NAME) as database:
+        assert database.execute("SELECT COUNT(*) FROM calls").fetchone() == (1,)
+        assert database.execute("SELECT * FROM spent").fetchall() == [("m-1", "", 5, 35, 15)]
+
+
 @pytest.mark.parametrize(
     ("status", "body"),
     [

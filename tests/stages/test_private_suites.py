@@ -1,6 +1,7 @@
 """Private, rotating and non-regression sets: nothing of their texts leaves the private store, and each look counts."""
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from iar.records import ModelScores, read_records
 from iar.services import local_run
 from iar.services.decontamination import decontaminate, reject
 from iar.services.evaluations import general_evaluations
+from iar.services.llm import ChatClient
 from iar.services.looks import read_looks
 from iar.services.registry import Registry
+from iar.services.reply_cache import FILE_NAME
 from iar.services.stage_keys import key_parts
 from iar.services.suites import load_suites
 from iar.services.vault import withheld
@@ -162,6 +165,38 @@ def test_what_a_server_says_of_a_private_prompt_stays_in_the_private_store(
         assert any(ASKED in json.dumps(call) for call in server.calls)
     assert list(leaks(tmp_path / "state", tmp_path / "state" / "private")) == []
     assert list(leaks(tmp_path / "out", tmp_path / "none")) == []
+
+
+def test_what_is_asked_of_a_private_suite_is_in_the_books_and_within_the_budget(
+    tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    inputs = {"data": write_questions(tmp_path / "data"), "base": tiny_model_folder}
+    for seed, role in enumerate(("vanilla", "tuned"), 1):
+        make_tiny_model(tmp_path / role / "checkpoint", seed)
+        inputs[role] = tmp_path / role
+    with serve(lambda *_: Answer('{"reason": "", "score": 0}')) as server:
+        rows = [json.dumps(row | {"reference": "?!"}) for row in ROWS]
+        place = suite(tmp_path, "judged", rows, verifier="judge")
+        judge = server.endpoint().model_dump(mode="json")
+        asked = with_suites(
+            examination_run_file(tmp_path / "suites"), place, judges=[judge, "rule:exact", "rule:token-f1"]
+        )
+        state = tmp_path / "state"
+        judge_eval.run(asked, inputs, tmp_path / "out", Context.for_tests(state))
+        private = [call for call in server.calls if ASKED in json.dumps(call)]
+        assert private
+        spent = ChatClient(server.endpoint(), state / "llm-cache").spent()
+        assert spent.calls == len(server.calls)
+        with sqlite3.connect(state / "llm-cache" / FILE_NAME) as database:
+            kept = database.execute("SELECT COUNT(*) FROM calls").fetchone()
+        assert kept == (len(server.calls) - len(private),)
+
+        place = suite(tmp_path, "judged", [json.dumps(row | {"reference": "!?"}) for row in ROWS], verifier="judge")
+        bounded = with_suites(asked, place, judges=[judge | {"budget_calls": spent.calls}, *asked.evaluate.judges[1:]])
+        with pytest.raises(UserError, match="judged: UserError while the private suite was asked or judged"):
+            judge_eval.run(bounded, inputs, tmp_path / "more", Context.for_tests(state))
+        assert len(server.calls) == spent.calls
+    assert list(leaks(state, state / "private")) == []
 
 
 def test_the_day_decides_the_part_and_without_a_day_nothing_is_asked(tmp_path: Path) -> None:

@@ -8,9 +8,12 @@ from pathlib import Path
 from iar.config import RunFile
 from iar.records import ItemScore, ModelScores, Reply, from_json, read_records
 from iar.services.baselines import trained_tokens
+from iar.services.checkpoints import read_json
 from iar.services.diagnostics import FOLDER as DIAGNOSTICS
 from iar.services.llm_spending import bought
+from iar.services.looks import read_looks
 from iar.services.scoring import ITEMS, REPLIES, SCORES
+from iar.services.vault import replies_told
 from iar.services.workspace import STEPS, Ref, Workspace
 
 TEACH = ("qa_build", "qa_shard")
@@ -51,7 +54,7 @@ def _actuals(run_file: RunFile) -> Iterator[tuple[str, Actual]]:
     for marker, manifest in zip(markers, manifests, strict=True):
         ref = Ref.parse(marker["ref"])
         trained = (ref.path / STEPS).is_file()
-        tokens = trained_tokens(ref.path).tokens if trained else _generated(ref.path)
+        tokens = trained_tokens(ref.path).tokens if trained else _generated(ref.path, state)
         gpus = (platform.processes if trained else 1) if trained or any(ref.path.rglob(REPLIES)) else 0
         hours = manifest.seconds * gpus / 3600 if on_gpus else None
         teaching = [one for one in manifests if one.stage in TEACH] if manifest.stage == "qa_build" else [manifest]
@@ -64,8 +67,8 @@ def _tasks(run_file: RunFile) -> Path:
     return Workspace.of(run_file).run(run_file.run_id) / "tasks"
 
 
-def _generated(artifact: Path) -> int:
-    """Return the tokens of all replies that a task generated itself."""
+def _generated(artifact: Path, state: Path) -> int:
+    """Return the tokens of all replies that a task generated itself, of those to private suites as far as known."""
     unshared = [path for path in (artifact / REPLIES, *artifact.glob(f"{DIAGNOSTICS}/*/{REPLIES}")) if path.is_file()]
     total = sum(reply.tokens for path in unshared for reply in read_records(path, Reply))
     for folder in (path.parent for path in artifact.glob(f"*/{REPLIES}")):
@@ -74,4 +77,12 @@ def _generated(artifact: Path) -> int:
         suite_of = {item.item_id: item.suite for item in read_records(folder / ITEMS, ItemScore)}
         replies = read_records(folder / REPLIES, Reply)
         total += sum(reply.tokens for reply in replies if suite_of.get(reply.item_id) not in taken_over)
-    return total
+    return total + sum(reply.tokens for reply in _told(artifact, state))
+
+
+def _told(artifact: Path, state: Path) -> Iterator[Reply]:
+    """Yield the replies to private suites, which are the same on validation and test: generated for the first."""
+    for look in read_looks([artifact]):
+        if look.private and look.split == "validation":
+            weights = read_json(artifact / look.model / SCORES).get("checkpoint_digest", "")
+            yield from replies_told(state, look, weights)

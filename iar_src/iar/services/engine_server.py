@@ -21,11 +21,14 @@ RELOAD_SECONDS = 1800.0
 class ServerEngine:
     """One server that answers for one model after the other."""
 
-    def __init__(self, server: EngineServer, system_turn: str | None, seed: int, cache_folder: Path) -> None:
+    def __init__(
+        self, server: EngineServer, system_turn: str | None, seed: int, cache_folder: Path, books: Path | None = None
+    ) -> None:
         self._server = server
         self._system_turn = system_turn
         self._seed = seed
         self._cache_folder = cache_folder
+        self._books = books
 
     def open(self, subject: Subject) -> "ServedModel":
         """Return the model as the server knows it, its weights loaded there where it takes them by reloading."""
@@ -35,7 +38,7 @@ class ServerEngine:
         # Replies are kept by name and revision: the digest tells one model's weights from the next one's.
         endpoint = self._server.model_copy(update={"model": name, "revision": subject.digest})
         prompts = Prompts.of(subject.checkpoint, self._system_turn)
-        return ServedModel(ChatClient(endpoint, self._cache_folder), prompts, self._seed)
+        return ServedModel(ChatClient(endpoint, self._cache_folder, books=self._books), prompts, self._seed)
 
 
 class ServedModel:

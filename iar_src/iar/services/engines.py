@@ -26,10 +26,11 @@ class ReplyEngine(Protocol):
 OpenEngine = Callable[[Subject], ReplyEngine]
 
 
-def engine_opener(run_file: RunFile, cache_folder: Path) -> OpenEngine:
+def engine_opener(run_file: RunFile, cache_folder: Path, books: Path | None = None) -> OpenEngine:
     """Return the function that makes a model answer, by the engine of the run file; the last one stops answering.
 
-    A server's replies are kept in `cache_folder`, so that a killed run asks for none twice.
+    A server's replies are kept in `cache_folder`, so that a killed run asks for none twice, and what they cost is
+    counted in `books`, where that is another cache.
     """
     settings, system_turn = run_file.evaluate, run_file.model.system_turn
     if settings.engine == "transformers":
@@ -43,4 +44,4 @@ def engine_opener(run_file: RunFile, cache_folder: Path) -> OpenEngine:
     assert isinstance(settings.engine, EngineServer)
     from iar.services.engine_server import ServerEngine
 
-    return ServerEngine(settings.engine, system_turn, run_file.run.seed, cache_folder).open
+    return ServerEngine(settings.engine, system_turn, run_file.run.seed, cache_folder, books).open

@@ -87,15 +87,21 @@ def judge_names(run_file: RunFile) -> list[str]:
     return [judge.name if isinstance(judge, Endpoint) else judge for judge in run_file.evaluate.judges]
 
 
-def open_judges(run_file: RunFile, cache_folder: Path) -> list[Judge]:
-    """Return the three judges of the run file.
+def open_judges(run_file: RunFile, cache_folder: Path, books: Path | None = None) -> list[Judge]:
+    """Return the three judges of the run file; what they buy is counted in `books`, where that is another cache.
 
     Raises UserError for a judge of the model's own family unless evaluate.allow_same_family.
     """
-    return [open_judge(entry, run_file, cache_folder) for entry in run_file.evaluate.judges]
+    return [open_judge(entry, run_file, cache_folder, books=books) for entry in run_file.evaluate.judges]
 
 
-def open_judge(entry: str | Endpoint, run_file: RunFile, cache_folder: Path, key: str = "evaluate.judges") -> Judge:
+def open_judge(
+    entry: str | Endpoint,
+    run_file: RunFile,
+    cache_folder: Path,
+    key: str = "evaluate.judges",
+    books: Path | None = None,
+) -> Judge:
     """Return the judge that stands under `key`. Raises UserError as `open_judges` does."""
     if isinstance(entry, str):
         return RuleJudge(RULES[entry])
@@ -106,7 +112,7 @@ def open_judge(entry: str | Endpoint, run_file: RunFile, cache_folder: Path, key
         )
     from iar.services.llm_judge import LlmJudge
 
-    return LlmJudge(entry, cache_folder)
+    return LlmJudge(entry, cache_folder, books=books)
 
 
 def same_family(model: str, other: str) -> bool:

@@ -21,11 +21,17 @@ _CHECK_TIMEOUT_SECONDS = 30.0  # a preflight answers soon or says that nobody do
 
 
 class ChatClient:
-    """Sends prompts to the servers of one endpoint and keeps every reply in `cache_folder`."""
+    """Sends prompts to the servers of one endpoint and keeps every reply in `cache_folder`.
 
-    def __init__(self, endpoint: Endpoint, cache_folder: Path, patience: Patience | None = None) -> None:
+    `books` as `open_cache` takes it: the cache that counts what is spent, where it is another one.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, cache_folder: Path, patience: Patience | None = None, books: Path | None = None
+    ) -> None:
         self.endpoint = endpoint
         self._cache_folder = cache_folder
+        self._books = books
         self._patience = patience or Patience()
         self._dialect = Dialect()
 
@@ -39,7 +45,7 @@ class ChatClient:
         servers are down or refuse for too long; replies received before that are kept. What `on_progress`
         raises is logged and ends nothing.
         """
-        with open_cache(self._cache_folder) as cache:
+        with open_cache(self._cache_folder, self._books) as cache:
             orders = Orders(self.endpoint, requests, cache, on_progress)
             gc.freeze()  # to look through all that the process holds would stop every call for a tenth of a second
             try:
@@ -49,8 +55,8 @@ class ChatClient:
         return orders.replies()
 
     def spent(self) -> Spent:
-        """Return what this cache's replies of the endpoint's model have cost so far, by other runs too."""
-        with open_cache(self._cache_folder) as cache:
+        """Return what the endpoint's model has cost so far by these books, by other runs too."""
+        with open_cache(self._cache_folder, self._books) as cache:
             return cache.spent(self.endpoint.model, self.endpoint.revision)
 
     async def _buy(self, orders: Orders, cache: ReplyCache) -> None:

@@ -51,7 +51,7 @@ class Budget:
         self._endpoint = endpoint
         self._archive = archive
         self._ceilings = {key: most for key in _CEILINGS if (most := getattr(endpoint, key)) is not None}
-        self._ledger = Ledger(archive.folder, endpoint.model, endpoint.revision)
+        self._ledger = Ledger(archive.books, endpoint.model, endpoint.revision)
         self._reserved = Spent()
         self._freed = asyncio.Event()
 

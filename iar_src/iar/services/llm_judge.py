@@ -28,12 +28,14 @@ _WORDLESS = "not asked: the reply has no letter and no digit"
 class LlmJudge:
     """One judge of the panel; `version` changes with the prompt, the model or its sampling."""
 
-    def __init__(self, endpoint: Endpoint, cache_folder: Path, patience: Patience | None = None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, cache_folder: Path, patience: Patience | None = None, books: Path | None = None
+    ) -> None:
         self.name = endpoint.name
         self._prompt = load_prompt("judge")
         sampling = [endpoint.weights, endpoint.temperature, endpoint.top_p, endpoint.max_tokens]
         self.version = digest_json([self._prompt.version, *sampling])[:12]
-        self._client = ChatClient(endpoint, cache_folder, patience)
+        self._client = ChatClient(endpoint, cache_folder, patience, books)
 
     def judge_many(
         self, gradings: Sequence[Grading], on_progress: Callable[[int, int], None] | None = None

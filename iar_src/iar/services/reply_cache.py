@@ -33,10 +33,11 @@ CREATE TABLE IF NOT EXISTS spent (
 );
 """
 _ADD = """
-INSERT INTO spent VALUES (?, ?, ?, ?, ?) ON CONFLICT (model, revision) DO UPDATE SET calls = calls + excluded.calls,
+INSERT INTO {books}.spent {rows} ON CONFLICT (model, revision) DO UPDATE SET calls = calls + excluded.calls,
     prompt_tokens = prompt_tokens + excluded.prompt_tokens,
     completion_tokens = completion_tokens + excluded.completion_tokens
 """
+_OWN, _SHARED = "main", "books"
 
 
 Stored = asyncio.Future[None]
@@ -86,8 +87,9 @@ class Spent:
 class ReplyCache:
     """An open cache; made by `open_cache`."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self.folder = path.parent
+    def __init__(self, connection: sqlite3.Connection, path: Path, books: Path | None = None) -> None:
+        self.books = books or path.parent
+        self._account = _SHARED if books else _OWN
         self._connection = connection
         self._path = path
         self._one_commit = threading.Lock()
@@ -111,20 +113,22 @@ class ReplyCache:
                     rows = [(*vars(call).values(), time.time()) for call in calls[start : start + _ROWS_AT_ONCE]]
                     marks = ", ".join([one] * len(rows))
                     self._connection.execute(f"INSERT INTO calls VALUES {marks}", [*chain.from_iterable(rows)])
+                add = _ADD.format(books=self._account, rows="VALUES (?, ?, ?, ?, ?)")
                 for (model, revision), spent in _costs(calls).items():
-                    self._connection.execute(_ADD, (model, revision, *astuple(spent)))
+                    self._connection.execute(add, (model, revision, *astuple(spent)))
         except sqlite3.OperationalError as error:
             raise TemporaryError(
                 f"reply cache {self._path} takes no more replies ({error}): free disk space there, then run again"
             ) from error
 
     def spent(self, model: str, revision: str) -> Spent:
-        """Return all that was ever bought of a model."""
-        query = "SELECT calls, prompt_tokens, completion_tokens FROM spent WHERE model = ? AND revision = ?"
+        """Return all that was ever bought of a model, with every cache that has its books here."""
+        columns = "calls, prompt_tokens, completion_tokens"
+        query = f"SELECT {columns} FROM {self._account}.spent WHERE model = ? AND revision = ?"
         return Spent(*(self._connection.execute(query, (model, revision)).fetchone() or ()))
 
     def spent_between(self, model: str, revision: str, start: float, end: float) -> Spent:
-        """Return what was bought of a model between two Unix times."""
+        """Return what was bought of a model between two Unix times, of the replies that lie here."""
         query = (
             "SELECT COUNT(*), COALESCE(SUM(prompt_tokens), 0), COALESCE(SUM(completion_tokens), 0) FROM calls"
             " WHERE model = ? AND revision = ? AND stored BETWEEN ? AND ?"
@@ -150,7 +154,7 @@ class GroupCommit:
 
     def __init__(self, cache: ReplyCache, model: str, revision: str) -> None:
         self.spent = cache.spent(model, revision)
-        self.folder = cache.folder
+        self.books = cache.books
         self._cache = cache
         self._model = (model, revision)
         self._waiting: list[tuple[Call, Stored]] = []
@@ -189,7 +193,7 @@ class GroupCommit:
 
     def refresh(self) -> None:
         """Learn what other processes have spent since the last commit here."""
-        with open_cache(self.folder) as cache:  # not the connection that may be committing
+        with open_cache(self.books) as cache:  # not the connection that may be committing
             self.spent = cache.spent(*self._model)
 
     def _commit(self, batch: Sequence[Call]) -> Spent:
@@ -198,13 +202,30 @@ class GroupCommit:
 
 
 @contextmanager
-def open_cache(folder: Path) -> Iterator[ReplyCache]:
-    """Open (or make) the cache of a folder. Raises UserError for a file that is no cache."""
+def open_cache(folder: Path, books: Path | None = None) -> Iterator[ReplyCache]:
+    """Open (or make) the cache of a folder. Raises UserError for a file that is no cache.
+
+    `books` is the folder of another cache in which what is bought here is counted too, as numbers alone; one ceiling
+    holds for both.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE_NAME
     with closing(sqlite3.connect(path, timeout=LOCK_SECONDS, check_same_thread=False)) as connection:
         try:
             connection.executescript(_SCHEMA)
+            if books:
+                _share(connection, books)
         except sqlite3.DatabaseError as error:
             raise UserError(f"reply cache {path} cannot be used ({error}): move it away and run again") from error
-        yield ReplyCache(connection, path)
+        yield ReplyCache(connection, path, books)
+
+
+def _share(connection: sqlite3.Connection, books: Path) -> None:
+    """Count what is bought over a connection in the books of another cache, and what was before they were shared."""
+    with open_cache(books):
+        pass  # now they are there
+    connection.execute(f"ATTACH DATABASE ? AS {_SHARED}", (str(books / FILE_NAME),))
+    if connection.execute(f"SELECT 1 FROM {_OWN}.spent").fetchone():
+        with connection:
+            connection.execute(_ADD.format(books=_SHARED, rows=f"SELECT * FROM {_OWN}.spent WHERE true"))
+            connection.execute(f"DELETE FROM {_OWN}.spent")

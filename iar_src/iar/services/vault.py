@@ -3,7 +3,8 @@
 STATE/private/<digest of the items>/<digest of the weights>/    replies.jsonl, votes.parquet, items.jsonl
               llm-cache/                                        what servers were asked about them, and said
 
-For this user alone (mode 0700), and uploaded nowhere. Out of it come scores, counts and digests.
+For this user alone (mode 0700), and uploaded nowhere. Out of it come scores, counts and digests; what its calls cost
+stands in the books of the state folder's own cache, so that a ceiling holds for both.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from iar.config import EngineServer, RunFile
 from iar.errors import IarError
 from iar.methods.digest import digest_json
-from iar.records import EvalItem, Reply, to_json
+from iar.records import EvalItem, Look, Reply, read_records, to_json
 from iar.services.engines import OpenEngine, ReplyEngine, engine_opener
 from iar.services.judges import Judge, Judged, open_judges, vote, write_votes
 from iar.services.replies import complete_replies
@@ -90,6 +91,12 @@ def open_vault(run_file: RunFile, state: Path, items: Iterable[EvalItem]) -> Vau
     folder = state / PRIVATE
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    cache = folder / "llm-cache"
-    server = isinstance(run_file.evaluate.engine, EngineServer)
-    return Vault(folder, open_judges(run_file, cache), engine_opener(run_file, cache) if server else None)
+    cache, books = folder / "llm-cache", state / "llm-cache"
+    opener = engine_opener(run_file, cache, books) if isinstance(run_file.evaluate.engine, EngineServer) else None
+    return Vault(folder, open_judges(run_file, cache, books), opener)
+
+
+def replies_told(state: Path, look: Look, weights: str) -> list[Reply]:
+    """Return what a model of these weights answered to the private set of a look; none where the store is gone."""
+    path = state / PRIVATE / look.set_digest[:DIGITS] / weights[:DIGITS] / _REPLIES
+    return list(read_records(path, Reply)) if path.is_file() else []
