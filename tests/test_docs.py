@@ -124,7 +124,7 @@ def test_run_files_in_the_documentation_are_valid(tmp_path: Path) -> None:
             path.write_text(yaml.safe_dump(whole, allow_unicode=True))
             load_run_file(path)
             checked += 1
-    assert checked == 13
+    assert checked == 14
 
 
 def test_every_exit_code_is_explained() -> None:

@@ -47,6 +47,11 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+# Between the two parts of a prompt, and what a judge's shows.
+USER_LINE = "\n=== user ===\n"
+SHOWN_TO_JUDGES = ("question", "reference", "reply")
+
+
 class Endpoint(Section):
     """An OpenAI-compatible chat server. The key itself never stands in a run file."""
 
@@ -130,6 +135,38 @@ class EngineServer(Endpoint):
         return self
 
 
+class JudgeServer(Endpoint):
+    """An OpenAI-compatible chat server that judges."""
+
+    prompt: str = Field(
+        "",
+        exclude_if=_unset,
+        description="A prompt of its own, in place of the package's: what the judge is told, a line === user ===, and "
+        "what it is shown, with {question}, {reference} and {reply}; its digest is part of the judge's version.",
+    )
+
+    def asks_like(self, other: Endpoint) -> bool:
+        """Whether the same text to both is one and the same question: of one prompt, model and sampling."""
+        return super().asks_like(other) and self.prompt == getattr(other, "prompt", "")
+
+    @field_validator("prompt")
+    @classmethod
+    def _prompt_shows_all(cls, prompt: str) -> str:
+        system, line, user = prompt.partition(USER_LINE)
+        if prompt and (not line or not system.strip()):
+            raise ValueError("has no line === user === between what the judge is told and what it is shown")
+        wrong = [
+            f"{{{name}}}"
+            for name in SHOWN_TO_JUDGES
+            if (system.count(f"{{{name}}}"), user.count(f"{{{name}}}")) != (0, 1)
+        ]
+        if prompt and wrong:
+            raise ValueError(f"must show {wrong[0]} once, below the line === user ===")
+        if "{{" in prompt:
+            raise ValueError("has {{, which Kubeflow would fill in; write one brace")
+        return prompt
+
+
 # How a server is reached and what it may cost; what it is asked, and so what a stage makes, is the rest.
 CALLING = set(Endpoint.model_fields) - {"name", "model", "revision", "temperature", "top_p", "max_tokens"}
 
@@ -142,7 +179,7 @@ def _branch(value: Any) -> str:
 Teacher = Annotated[
     Annotated[Literal["offline"], Tag("<name>")] | Annotated[Endpoint, Tag("<server>")], Discriminator(_branch)
 ]
-Judge = Annotated[Annotated[RuleName, Tag("<name>")] | Annotated[Endpoint, Tag("<server>")], Discriminator(_branch)]
+Judge = Annotated[Annotated[RuleName, Tag("<name>")] | Annotated[JudgeServer, Tag("<server>")], Discriminator(_branch)]
 Engine = Annotated[
     Annotated[Literal["transformers", "vllm"], Tag("<name>")] | Annotated[EngineServer, Tag("<server>")],
     Discriminator(_branch),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from iar.config import Endpoint
+from iar.config import Endpoint, JudgeServer, RunFile
 from iar.methods.grading import Grading
 from iar.services.judges import Judgement
 from iar.services.llm import Patience
@@ -137,6 +137,47 @@ def test_a_reply_without_words_scores_zero_unasked(tmp_path: Path, reply: str) -
     judge = LlmJudge(Endpoint(name="t", base_url="http://127.0.0.1:1", model="m"), tmp_path)
     unasked = Judgement(0.0, "not asked: the reply has no letter and no digit", "")
     assert judge.judge_many([grading(reply)]) == [unasked]
+
+
+OWN = 'You grade, briefly.\n=== user ===\nQ {question} R {reference} A {reply} as {"score": 1}'
+
+
+def test_a_prompt_of_its_own_is_shown_and_makes_another_version(tmp_path: Path) -> None:
+    with serve(lambda *_: Answer('{"score": 1}')) as server:
+        plain = server.endpoint().model_dump(mode="json")
+        own = JudgeServer.model_validate(plain | {"prompt": OWN})
+        judges = [LlmJudge(JudgeServer.model_validate(plain), tmp_path), LlmJudge(own, tmp_path)]
+        for judge in judges:
+            judge.judge_many([grading("Lind {question}")])
+        assert len({judge.version for judge in judges}) == 2 and len(server.calls) == 2
+        system, user = (message["content"] for message in server.calls[1]["messages"])
+    assert system == "You grade, briefly." and user.startswith("Q <question>\n") and user.endswith('as {"score": 1}')
+    assert "Lind {question}" in user
+    assert "prompt" not in JudgeServer.model_validate(plain).model_dump()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("Grade {question} {reference} {reply}", "has no line === user ==="),
+        (OWN.replace("{reply}", ""), r"must show \{reply\} once, below the line === user ==="),
+        (OWN.replace("{reply}", "{reply} {reply}"), r"must show \{reply\} once"),
+        (OWN.replace("briefly", "{question}"), r"must show \{question\} once, below"),
+        (OWN.replace("as", "{{as}}"), "which Kubeflow would fill in; write one brace"),
+    ],
+)
+def test_a_prompt_that_does_not_show_all_is_refused(prompt: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        JudgeServer(name="j", base_url="http://h", model="m", prompt=prompt)
+
+
+def test_one_model_may_judge_twice_with_two_prompts() -> None:
+    judge = {"name": "a", "base_url": "http://h", "model": "m"}
+    panel = [judge, judge | {"name": "b", "prompt": OWN}, "rule:exact"]
+    base = {"run": {"name": "t"}, "documents": {"path": "."}}
+    assert len(RunFile.model_validate(base | {"evaluate": {"judges": panel}}).evaluate.judges) == 3
+    with pytest.raises(ValueError, match="a and b are one model"):
+        RunFile.model_validate(base | {"evaluate": {"judges": [judge, judge | {"name": "b"}, "rule:exact"]}})
 
 
 def test_the_version_changes_with_model_and_sampling(tmp_path: Path) -> None:

@@ -49,10 +49,15 @@ INNER = {
     "documents.columns": "ColumnsSection",
     "documents.filter": "FilterSection",
     "evaluate.engine": "EngineServer",
+    "evaluate.judges": "JudgeServer",
     "platform.pool": "PoolSection",
 }
 
-SERVERS = {"Endpoint": "[server](#an-llm-server)", "EngineServer": "[server](#evaluateengine)"}
+SERVERS = {
+    "Endpoint": "[server](#an-llm-server)",
+    "EngineServer": "[server](#evaluateengine)",
+    "JudgeServer": "[server](#evaluatejudges)",
+}
 
 Schema = dict[str, Any]
 

@@ -7,12 +7,12 @@ from functools import cache
 from importlib import resources
 from typing import Generic, TypeVar
 
+from iar.config import USER_LINE
 from iar.methods.digest import digest_text
 from iar.services.llm import ChatClient, ChatReply, ChatRequest
 
 READ_ATTEMPTS = 3  # a model that misses the form three times will miss it again
 _REMINDER = "\n\nYour earlier reply could not be read. Reply with the JSON object alone, complete and short."
-_USER_LINE = "\n=== user ===\n"
 
 Value = TypeVar("Value")
 
@@ -45,8 +45,12 @@ class Asked(Generic[Value]):
 @cache
 def load_prompt(name: str) -> Prompt:
     """Return the prompt file `name` of this package."""
-    text = (resources.files("iar") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
-    system, _, user = text.partition(_USER_LINE)
+    return read_prompt((resources.files("iar") / "prompts" / f"{name}.txt").read_text(encoding="utf-8"))
+
+
+def read_prompt(text: str) -> Prompt:
+    """Return a prompt from the text of its file."""
+    system, _, user = text.partition(USER_LINE)
     return Prompt(system.strip(), user.strip(), digest_text(text)[:12])
 
 

@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from iar.config import Endpoint
+from iar.config import SHOWN_TO_JUDGES, Endpoint, JudgeServer
 from iar.methods.digest import digest_json
 from iar.methods.grading import Grading
 from iar.methods.prompting import fence, fill
 from iar.methods.reply_json import after_thinking, find_objects
 from iar.services.judges import Judgement
 from iar.services.llm import ChatClient, ChatRequest, Patience
-from iar.services.llm_ask import Asked, ask, load_prompt
+from iar.services.llm_ask import Asked, ask, load_prompt, read_prompt
 from iar.services.llm_budget import money
 from iar.services.reply_cache import Spent
 
@@ -32,7 +32,8 @@ class LlmJudge:
         self, endpoint: Endpoint, cache_folder: Path, patience: Patience | None = None, books: Path | None = None
     ) -> None:
         self.name = endpoint.name
-        self._prompt = load_prompt("judge")
+        own = endpoint.prompt if isinstance(endpoint, JudgeServer) else ""
+        self._prompt = read_prompt(_with_places(own)) if own else load_prompt("judge")
         sampling = [endpoint.weights, endpoint.temperature, endpoint.top_p, endpoint.max_tokens]
         self.version = digest_json([self._prompt.version, *sampling])[:12]
         self._client = ChatClient(endpoint, cache_folder, patience, books)
@@ -91,6 +92,13 @@ def reread(raw: str) -> float | None:
         return 0.0 if raw == _WORDLESS else read_score(raw)
     except ValueError:
         return None
+
+
+def _with_places(prompt: str) -> str:
+    """Return a judge's own prompt with places as in the files of this package; in a run file two braces stand ill."""
+    for name in SHOWN_TO_JUDGES:
+        prompt = prompt.replace(f"{{{name}}}", f"{{{{{name}}}}}")
+    return prompt
 
 
 def _reference(grading: Grading) -> str:
