@@ -676,6 +676,12 @@ class EvaluateSection(Section):
         20_000, description="Most UTF-8 bytes of source text, and of general text, behind a model's bits per byte."
     )
     allow_same_family: bool = Field(False, description="Allow an LLM judge of the candidate's own family.")
+    private_test: bool = Field(
+        False,
+        exclude_if=_unset,
+        description="The held-out questions are not to be shown: no question, reference or reply of the test stands in "
+        "the report; they stay in the artifacts.",
+    )
     max_attack_success: Share = Field(
         0.02,
         description="Share of attacks, replies that hold no answer, that a judge may score above 0; beyond it the "
@@ -726,6 +732,13 @@ class DiagnoseSection(Section):
     )
     continuations: Positive = Field(
         50, description="At most this many texts whose next words are asked for, of seen and of unseen documents each."
+    )
+    beside: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (),
+        strict=False,
+        exclude_if=_unset,
+        description="Other models, each a folder, a known name or a hub id, perhaps with @revision: their bits per "
+        "byte of the documents beside those of theta_0, which needs clearly fewer where it has read them before.",
     )
     unseen: str = Field(
         "", description="Folder of documents that no training saw, to compare memory with; empty = theta_0 alone tells."

@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iar.methods.attacks import ATTACKS, Attack, Posed, attack, holds_answer, wrong_answers
+from iar.methods.attacks import (
+    ATTACKS,
+    DRESSED,
+    OWN_WRONG_ANSWERS,
+    Attack,
+    Posed,
+    attack,
+    holds_answer,
+    own_attacks,
+    wrong_answers,
+)
 
 POSED = [
     Posed("a", "Who built the lighthouse?", ("Agnes Tolland", "A. Tolland")),
@@ -59,6 +69,18 @@ def test_wrong_answers_share_no_word_with_the_right_one() -> None:
 def test_the_seed_decides_alone() -> None:
     assert made(3) == made(3) != made(4)
     assert made()[0].text == next(attack(POSED, 3)).text
+
+
+def test_a_models_own_wrong_answers_are_dressed_up() -> None:
+    one = Posed("q", "Who built Velm?", ("Tora Lind",))
+    made = dict(own_attacks(one, ["Bram Lusk", "Ole Berg"], 1))
+    assert list(made) == [OWN_WRONG_ANSWERS, *(f"own-{kind}" for kind in DRESSED)]
+    assert made[OWN_WRONG_ANSWERS] == "Bram Lusk" and {"Bram Lusk", "Ole Berg"} >= {
+        name for name in ("Bram Lusk", "Ole Berg") if name in made["own-hedged-answers"]
+    }
+    assert all("Bram Lusk" in text or "Ole Berg" in text for text in made.values())
+    assert made == dict(own_attacks(one, ["Bram Lusk", "Ole Berg"], 1))
+    assert list(own_attacks(one, ["It was Tora Lind, or nobody"], 1)) == []
 
 
 texts = st.text(max_size=30)

@@ -5,7 +5,7 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iar.methods.headroom import advice
+from iar.methods.headroom import advice, prior_in_bits
 from iar.methods.probes import HARMLESS, REFUSAL, continuation, reword
 
 TEXT = "The harbour of Velm was opened in 1911, by the engineer Tora Lind. " * 2
@@ -54,6 +54,13 @@ def test_a_refusal_is_found(reply: str) -> None:
 def test_an_answer_is_no_refusal(reply: str) -> None:
     assert not regex.search(REFUSAL, reply)
     assert len(set(HARMLESS)) == len(HARMLESS)
+
+
+def test_fewer_bits_than_other_models_are_a_high_prior() -> None:
+    others = {"llama": 1.021, "phi": 1.0, "other": 2.0}
+    assert "27 % fewer than theirs: it has probably read these documents" in prior_in_bits(0.744, others)
+    assert prior_in_bits(1.0, others).endswith("That is no sign that it has read these documents before.")
+    assert prior_in_bits(0.744, {}) == "It needs 0.744 bits for a byte of the documents."
 
 
 def test_a_high_prior_gets_another_advice_than_a_low_one() -> None:

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from iar.records import ModelScores, SuiteScore
+from iar.records import BitsPerByte, ModelScores, SuiteScore
 from iar.report.diagnostics import Diagnostics, group_rows, headroom, read_diagnostics, rows
 
 SCORE = {"points": 50.0, "low": 40.0, "high": 60.0, "count": 10}
@@ -51,3 +51,14 @@ def test_headroom_is_told_from_the_untrained_model() -> None:
     scores = ModelScores("theta_0", "test", "", (suite,), 70.6, 0, 0, 0)
     assert headroom([scores]).startswith("theta_0 has 70.6 (66.0 to 75.0) domain points. The untrained model answers")
     assert headroom([]) == ""
+    bits = [BitsPerByte("theta_0", "d", 0.7, 1.0, 9, 9), BitsPerByte("pick", "e", 0.1, 1.0, 9, 9)]
+    told = headroom([scores], bits, [BitsPerByte("llama", "f", 1.0, 1.0, 9, 9)])
+    assert "It needs 0.700 bits for a byte of the documents, other models: llama 1.000. That is 30 % fewer" in told
+
+
+def test_replies_that_the_limit_ended_are_flagged_beside_the_score() -> None:
+    cut = model(open_book=SCORE, continued_seen=SCORE) | {"truncated": {"open_book": 0.25, "continued_seen": 1.0}}
+    assert [cells for _, cells in rows(Diagnostics({"theta_0": cut}, {}))][:2] == [
+        ["50.0 (40.0 to 60.0), 25.0 % cut off"],
+        ["50.0 (40.0 to 60.0)"],
+    ]

@@ -17,14 +17,31 @@ from iar.config import RunFile
 from iar.console import print_results
 from iar.methods.filter_report import calibrated
 from iar.methods.scorers import NEAR_DUPLICATE, SCORERS, Scorer
-from iar.records import PruningLoss, SuiteScore, TestReading, Vote, to_json, write_json
+from iar.records import (
+    AttackResult,
+    PruningLoss,
+    SuiteScore,
+    TestReading,
+    VerifierAudit,
+    Vote,
+    to_json,
+    write_json,
+)
 from iar.report.card import model_card
 from iar.report.data import ReportData, collect, results_json, unchecked_suites
 from iar.report.evidence import panel_facts
 from iar.report.html import duration, render, visible, write_report
 from iar.report.profile import kinds, profile, profile_text
 from iar.report.tables import results_markdown
-from iar.report.view import cross_document, headlines, pruning_rows, pruning_text, reached, selection_counts
+from iar.report.view import (
+    cross_document,
+    further_suites,
+    headlines,
+    pruning_rows,
+    pruning_text,
+    reached,
+    selection_counts,
+)
 from iar.services.judges import ArchivedVote, write_votes
 from tests.report.folders import NASTY, QUESTIONS, RUN_FILE, Made, make_run
 
@@ -343,6 +360,33 @@ def test_the_judges_audit_stands_beside_the_scores(report: ReportData, page: Pag
         "Attacks without an answer that the judges score above 0: rule:exact 0.0 % (0.0 to 1.9 %), rule:token-f1 0.5 %"
     )
     assert line in results_markdown(results)
+
+
+def test_the_judges_before_the_picks_own_wrong_answers_have_a_table_of_their_own(report: ReportData) -> None:
+    again = VerifierAudit("rule:exact", "1", "b" * 64, (AttackResult("own-hedged-answers", 20, 0, 3, 1),), ())
+    found = replace(report, own_attacks=(again,))
+    assert "own-hedged-answers" in (text := Page(render(found)).text) and "3 (1) of 20" in text
+    assert results_json(found)["own_attacks"][0]["attack_success"]["hits"] == 3
+    assert "own_attacks" not in results_json(report)
+
+
+def test_a_private_test_shows_none_of_its_questions(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    evaluate = RUN_FILE.evaluate.model_copy(update={"private_test": True})
+    report = collect(made.inputs, RUN_FILE.model_copy(update={"evaluate": evaluate}), RUN_ID)
+    text = Page(render(report)).text
+    assert report.samples == () and "The test is private" in text
+    assert "Lamp 54" not in text and "Lamp 54" not in json.dumps(results_json(report))
+    assert "Lamp 54" in Page(render(collect(made.inputs, RUN_FILE, RUN_ID))).text
+
+
+def test_a_suite_of_the_users_own_has_its_verifiers_attacks_and_what_was_cut_off(report: ReportData) -> None:
+    suite = SuiteScore("units", 12.0, 5.0, 20.0, 40, 0, {"truncated_share": 0.25})
+    tested = tuple(replace(scores, suites=(*scores.suites, suite)) for scores in report.test)
+    audit = VerifierAudit("regex of units", "1", "c" * 64, (AttackResult("empty", 100, 0, 1, 0),), ())
+    (line,) = further_suites(replace(report, test=tested, verifiers=(*report.verifiers, audit)))
+    assert line.startswith("units, 40 items, attacks that regex of units scores above 0 1.0 % (0.2 to 5.4 %), at most ")
+    assert "at most 25.0 % of a model's replies cut off: " in line
 
 
 def test_agreement_has_an_interval_each(report: ReportData, page: Page) -> None:

@@ -121,7 +121,7 @@ def test_only_servers_cost_tokens_and_the_third_judge_counts_by_how_often_it_is_
     paid = by_task(estimate(run_file(qa_build={"teacher": SERVER | {"name": "t", "model": "m"}}), WORK))
     assert paid["qa-build"].llm_tokens > WORK.text_tokens and paid["locked-test"].llm_tokens == 0
     two, three = (
-        by_task(estimate(run_file(evaluate={"judges": judges}), WORK))["locked-test"].llm_tokens
+        by_task(estimate(run_file(evaluate={"judges": judges}), WORK))["judge-eval-candidates-1"].llm_tokens
         for judges in ([*JUDGES[:2], "rule:exact"], JUDGES)
     )
     assert three == pytest.approx(two * 2.3 / 2, rel=1e-3)
@@ -175,7 +175,8 @@ def test_the_diagnostics_are_part_of_the_locked_test(tmp_path: Path) -> None:
     assert more_tokens == 2 * (2 * WORK.test * limit + 50 * 32 + 15 * 64)
     bought = asked["locked-test"].llm_tokens - plain["locked-test"].llm_tokens
     # The votes are on half as many models as the test has, twice the questions; the teacher is paid besides.
-    assert bought > plain["locked-test"].llm_tokens + WORK.test * 2 * WORK.question_tokens
+    attacks = by_task(estimate(run_file(**teacher), replace(WORK, test=0)))["locked-test"].llm_tokens
+    assert bought > plain["locked-test"].llm_tokens - attacks + WORK.test * 2 * WORK.question_tokens
     assert asked["locked-test"].gpu_hours > plain["locked-test"].gpu_hours
     assert {name: one for name, one in asked.items() if name != "locked-test"} == {
         name: one for name, one in plain.items() if name != "locked-test"
@@ -254,7 +255,6 @@ def test_what_a_finished_task_took_stands_beside_its_estimate(finished: RunFile)
     assert told["inject"]["actual"]["seconds"] == 3600.0 and told["align"]["actual"] is None
 
 
-def test_what_shards_bought_at_once_is_counted_once_with_the_task_that_gathers_them(
 def test_what_private_suites_took_counts_with_the_task_that_asked_them(finished: RunFile, tmp_path: Path) -> None:
     state = tmp_path / "state"
     (model := tmp_path / "judged" / "theta_0").mkdir(parents=True)
@@ -282,6 +282,7 @@ def test_what_private_suites_took_counts_with_the_task_that_asked_them(finished:
     assert (done.tokens, done.llm_tokens, done.llm_money) == (7 + 20 + 3, 100 + 50, pytest.approx(1.1 + 0.6))
 
 
+def test_what_shards_bought_at_once_is_counted_once_with_the_task_that_gathers_them(
     finished: RunFile, tmp_path: Path
 ) -> None:
     teacher = {"name": "t", "base_url": "http://h/v1", "model": "another"}

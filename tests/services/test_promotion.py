@@ -52,7 +52,7 @@ from iar.services.serving import service_name, storage_uri
 from iar.services.suites import domain_items
 from iar.services.test_lock import open_locked_test
 from iar.services.tracking import Tracker
-from iar.services.verifiers import VERIFIERS
+from iar.services.verifiers import OWN_ATTACKS, VERIFIERS
 from iar.services.workspace import Manifest, Ref, Workspace, stored_files
 from tests.services.tracker_cases import fresh_store, make_checkpoint
 
@@ -192,6 +192,17 @@ def test_judges_that_attacks_fool_or_nobody_attacked_promote_nothing(
 
     assert found.status == status and told in found.detail
     assert ("raised to 30.0 % for rule:token-f1" in found.fix) == (status == "warn")
+
+
+@pytest.mark.parametrize(("fooled", "status"), [(3, "pass"), (9, "fail")])
+def test_judges_that_the_picks_own_wrong_answers_fool_promote_nothing(books: Books, fooled: int, status: str) -> None:
+    """Three of a hundred are more than 2 %, but not surely; nine are."""
+    offered = finalist(books.finish("one"))
+    write_records(offered.artifacts["locked-test"].path / OWN_ATTACKS, [verifier_audit("rule:exact", fooled)])
+
+    found = check_verifiers(offered)
+
+    assert found.status == status and f"around wrong answers of {PICK} itself: rule:exact {fooled}.0 %" in found.detail
 
 
 def test_a_run_that_passes_every_gate_moves_the_alias_and_tags_its_version(books: Books) -> None:

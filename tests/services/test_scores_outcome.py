@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from iar.methods.digest import digest_bytes
-from iar.records import EvalCheck, ModelScores, SuiteScore, read_records, to_json, write_json
+from iar.records import EvalCheck, Look, ModelScores, SuiteScore, read_records, to_json, write_json
 from iar.services.scores_outcome import scores_outcome
 from iar.services.suites import SUITES
-from iar.services.workspace import CHECKS
+from iar.services.workspace import CHECKS, LOOKS
 
 # One suite of the user beside those of the method.
 ASKED = tuple(SuiteScore(name, 50, 40, 60, 10, 0) for name in (*SUITES, "house"))
@@ -46,6 +46,18 @@ def test_a_score_on_an_unchecked_evaluation_has_a_warning(
     assert all(f"**UNCHECKED**: {warning}" in outcome.markdown for warning in warnings)
     assert outcome.metrics["vanilla/mmlu"] == 50
     assert list(read_records(tmp_path / "scores.jsonl", ModelScores)) == [SCORES]
+
+
+def test_how_often_each_set_was_looked_at_stands_below_the_scores(tmp_path: Path) -> None:
+    looks = [
+        Look(model, suite, "validation", "s", 10, False, number)
+        for suite in ("mmlu", "house")
+        for number, model in ((3, "a"), (4, "b"))
+    ]
+    write_json(tmp_path / LOOKS, [to_json(one) for one in looks])
+    outcome = scores_outcome(tmp_path, [SCORES], {"base": tmp_path})
+    assert "| models scored on the set so far | - | - | 4 | - | - |" in outcome.markdown
+    assert (outcome.metrics["looks/mmlu"], outcome.metrics["looks/house"]) == (4, 4)
 
 
 def test_where_no_check_is_on_record_every_score_has_a_warning(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from iar.config import RunFile
 from iar.errors import UserError
-from iar.methods.attacks import ATTACKS, OWN_WRONG_ANSWERS, Posed
+from iar.methods.attacks import ATTACKS, DRESSED, OWN_WRONG_ANSWERS, Posed
 from iar.methods.grading import RULES
 from iar.methods.verification import attack_success, objection, precision, recall
 from iar.records import EvalItem
@@ -23,6 +23,7 @@ from iar.services.verifiers import (
     calibration_questions,
     make_suite,
     posed,
+    regenerated_suite,
 )
 from tests.services.chat_server import Answer, serve, user_of
 
@@ -72,7 +73,12 @@ def test_wrong_answers_of_models_are_a_kind_of_their_own() -> None:
     suite = make_suite([question], 20, 1, own)
     assert [one.text for one in suite.attacks if one.kind == OWN_WRONG_ANSWERS] == ["Bram Lusk"]
     found = audit(RuleJudge(RULES["rule:exact"]), suite)
-    assert (found.attacks[-1].kind, found.attacks[-1].asked, found.attacks[-1].fooled) == (OWN_WRONG_ANSWERS, 1, 0)
+    own_kinds = [one for one in found.attacks if one.kind.startswith("own-")]
+    assert [(one.kind, one.asked, one.fooled) for one in own_kinds] == [
+        (kind, 1, 0) for kind in (OWN_WRONG_ANSWERS, *(f"own-{kind}" for kind in DRESSED))
+    ]
+    alone = regenerated_suite(own, 20, 1)
+    assert (len(alone.attacks), alone.labelled) == (1 + len(DRESSED), ()) and alone.posed == (question,)
 
 
 def test_the_digest_tells_suites_apart() -> None:

@@ -2,12 +2,14 @@
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from iar.config import RunFile
 from iar.errors import UserError
+from iar.methods.attacks import DRESSED, OWN_WRONG_ANSWERS
 from iar.methods.digest import digest_file, digest_json
 from iar.methods.provenance import UNCHECKED, taken_before
 from iar.records import (
@@ -20,15 +22,19 @@ from iar.records import (
     Lineage,
     ModelScores,
     QAPair,
+    Reply,
     Selection,
     read_records,
     to_json,
     write_json,
     write_records,
 )
+from iar.report.diagnostics import read_diagnostics
 from iar.services.checkpoints import weights_digest
 from iar.services.registry import Producer
 from iar.services.test_lock import open_locked_test
+from iar.services.verifier_runs import wrong_answers_in
+from iar.services.verifiers import OWN_ATTACKS, read_audits
 from iar.services.workspace import Context
 from iar.stages import judge_eval, locked_test
 from tests.examination import examination_run_file, questions, write_questions
@@ -109,6 +115,40 @@ def test_general_suites_come_from_validation(run_file: RunFile, inputs: dict[str
         assert {suite.suite: suite.details["reused_share"] for suite in after.suites} == {
             "domain": 0, "ifeval": 1, "mmlu": 1, "msbench": 1
         }  # fmt: skip
+
+
+def test_judges_meet_the_picks_own_wrong_answers_dressed_up_before_the_test_is_read(
+    run_file: RunFile, inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    context = select(inputs, tmp_path)
+    candidates = {"data": inputs["data"], "base": inputs["base"], "candidates": inputs["candidates_1"]}
+    judge_eval.run(run_file, candidates, tmp_path / "scores", context)
+    inputs |= {"scores_1": tmp_path / "scores"}
+    replies = list(read_records(tmp_path / "scores" / PICK / "replies.jsonl", Reply))
+    said = [replace(reply, text="Bram Lusk") for reply in replies]  # the model of two layers says nothing
+    write_records(tmp_path / "scores" / PICK / "replies.jsonl", said)
+    locked_test.run(run_file, inputs, tmp_path / "out", context)
+
+    audits = read_audits(tmp_path / "out", OWN_ATTACKS)
+    assert [one.verifier for one in audits] == list(run_file.evaluate.judges)
+    wrong = list(wrong_answers_in([tmp_path / "scores"], PICK))
+    assert wrong and {one.kind for one in audits[0].attacks} <= {OWN_WRONG_ANSWERS, *(f"own-{k}" for k in DRESSED)}
+    assert all(one.attacks and not one.calibration for one in audits)
+    assert list(wrong_answers_in([tmp_path / "scores"], "vanilla")) == []
+
+
+def test_other_models_are_read_beside_theta_0(run_file: RunFile, inputs: dict[str, Path], tmp_path: Path) -> None:
+    pytest.importorskip("bm25s")
+    other = make_tiny_model(tmp_path / "other", 7)
+    context, out = select(inputs, tmp_path), tmp_path / "out"
+    write_records(inputs["data"] / "documents.jsonl", [Document("d", "Velm", LINES, "velm.txt", "text/plain", "")])
+    with pytest.raises(UserError, match=r"^diagnose\.beside: '.*nobody' is no folder here"):
+        locked_test.run(with_diagnostics(run_file, beside=[str(tmp_path / "nobody")]), inputs, out, context)
+    assert context.registry().events(kinds=["read-test"]) == []
+    locked_test.run(with_diagnostics(run_file, beside=[str(other)]), inputs, out, context)
+    (found,) = read_diagnostics([out], PICK).beside
+    assert (found.model, found.checkpoint_digest) == (str(other), weights_digest(other)) and found.source > 0
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("tmp")) == []
 
 
 def test_baselines_are_tested_after_the_references_and_compared_with_the_pick(

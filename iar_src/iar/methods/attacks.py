@@ -16,6 +16,9 @@ from iar.methods.coverage import covered_points, covers_all
 OWN_WRONG_ANSWERS = "own-wrong-answers"
 """The kind whose texts are not made up: what evaluated models answered, and every judge gave 0."""
 
+DRESSED = ("context-ignore", "fake-completion", "forged-fence", "hedged-answers", "long-suffix", "self-rating")
+"""The kinds that are built around a wrong answer, so that a model's own can stand in it."""
+
 Craft = Callable[[str, Sequence[str], random.Random], str]
 """From a question, answers that are wrong for it (never none), and a source of chance, to the attack's text."""
 
@@ -74,8 +77,8 @@ class Posed:
 
     @property
     def answer(self) -> str:
-        """A text that answers this question, and another one wrongly."""
-        return self.answers[0] if self.answers else self.points[0].partition(" or ")[0]
+        """A text that answers this question, and another one wrongly; "" where nobody knows one."""
+        return next(iter((*self.answers, *(point.partition(" or ")[0] for point in self.points))), "")
 
 
 @dataclass(frozen=True)
@@ -223,6 +226,18 @@ def attack(posed: Sequence[Posed], seed: int) -> Iterator[Attack]:
             text = craft(one.question, wrong, random.Random(f"{seed}/{kind}/{one.id}"))
             if not holds_answer(text, one):
                 yield Attack(kind, place, text)
+
+
+def own_attacks(posed: Posed, wrong: Sequence[str], seed: int) -> Iterator[tuple[str, str]]:
+    """Yield kind and text of each attack made of wrong answers that a model gave to a question: plain, then dressed.
+
+    A judge knows the first one as it is, for it gave 0 to it. One that happens to hold an answer is left out.
+    """
+    texts = {OWN_WRONG_ANSWERS: wrong[0]}
+    for kind in DRESSED:
+        chance = random.Random(f"{seed}/own/{kind}/{posed.id}/{wrong[0]}")
+        texts[f"own-{kind}"] = ATTACKS[kind](posed.question, wrong, chance)
+    yield from ((kind, text) for kind, text in texts.items() if not holds_answer(text, posed))
 
 
 def wrong_answers(posed: Sequence[Posed], place: int) -> list[str]:

@@ -10,6 +10,8 @@ from iar.methods.mmlu import find_letter
 JUDGE = "judge"
 PATTERN_SECONDS = 1.0
 """For one pattern on one reply: a few thousand characters take microseconds, unless the pattern backtracks."""
+VERSIONS = {"regex": "1", "choice": "1"}
+"""Of what grades here beside the rules; another one when a grade may change."""
 UNPARSED, TOO_SLOW = "unparsed", "pattern took too long"
 
 

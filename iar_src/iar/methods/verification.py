@@ -87,6 +87,11 @@ def objection(audit: VerifierAudit, limit: float) -> str:
     return ""
 
 
+def surely_fooled(audit: VerifierAudit, limit: float) -> bool:
+    """Whether more of all attacks than `limit` succeed even at the lower end of the 95 % interval."""
+    return attack_success(audit.attacks).interval[0] > limit
+
+
 def audit_json(audit: VerifierAudit) -> dict[str, Any]:
     """Return an audit as shares with intervals: of attacks that scored above 0, or 1; precision, recall, exact."""
     return {

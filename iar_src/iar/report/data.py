@@ -47,7 +47,8 @@ from iar.services.evaluations import GENERAL, OWN
 from iar.services.judges import judge_names
 from iar.services.looks import read_looks
 from iar.services.non_regression import read_regressions
-from iar.services.verifiers import read_audits
+from iar.services.suite_verifiers import read_suite_audits
+from iar.services.verifiers import OWN_ATTACKS, read_audits
 from iar.services.workspace import MANIFEST, STEPS, read_manifest
 
 SUITES = ("domain", "ifeval", "mmlu", "msbench")
@@ -84,7 +85,7 @@ class ReportData:
     `taken_before` says which other models took the test before, "" where it was a first look; `looks` how often each
     set of questions had been looked at.
     `recipes` and `baseline_trainings` are empty where no baseline was asked for, `oracle` where nothing was watched,
-    `rolling` in a run from theta_0.
+    `rolling` in a run from theta_0. `own_attacks`: the judges before attacks around wrong answers of the pick itself.
     """
 
     run_id: str
@@ -118,6 +119,7 @@ class ReportData:
     baseline_trainings: tuple[Training, ...]
     diagnostics: Diagnostics
     rolling: Rolling = FROM_THETA_0
+    own_attacks: tuple[VerifierAudit, ...] = ()
 
 
 def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportData:
@@ -145,8 +147,8 @@ def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportDa
         looks=tuple(read_looks([*tested, *validated])),
         regressions=tuple(one for folder in tested for one in read_regressions(folder)),
         differences=tuple(_differences(tested)),
-        samples=samples(tested[0], selection.pick) if test else (),
-        verifiers=tuple(read_audits(inputs["references"])),
+        samples=samples(tested[0], selection.pick) if test and not run_file.evaluate.private_test else (),
+        verifiers=(*read_audits(inputs["references"]), *read_suite_audits(inputs["references"])),
         panel=panel_facts(
             {"validation": validated, "test": tested},
             judge_names(run_file),
@@ -169,6 +171,7 @@ def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportDa
         ),
         diagnostics=read_diagnostics(tested, selection.pick),
         rolling=read_rolling(inputs, _shards(inputs, "candidates_"), tested if test else validated, test or validation),
+        own_attacks=tuple(one for folder in tested for one in read_audits(folder, OWN_ATTACKS)),
     )
 
 
@@ -180,7 +183,8 @@ def results_json(report: ReportData) -> dict[str, Any]:
     return (
         further
         | {
-            "diagnostics": {"models": dict(found.models), "breakdowns": dict(found.breakdowns)},
+            "diagnostics": {"models": dict(found.models), "breakdowns": dict(found.breakdowns)}
+            | ({"bits_beside": [to_json(one) for one in found.beside]} if found.beside else {}),
             "run_id": report.run_id,
             "pick": report.selection.pick,
             "preferred": report.selection.wish,
@@ -197,6 +201,7 @@ def results_json(report: ReportData) -> dict[str, Any]:
         }
         | _oracle_json(report.oracle)
         | _regressions_json(report.regressions)
+        | ({"own_attacks": [audit_json(one) for one in report.own_attacks]} if report.own_attacks else {})
     )
 
 

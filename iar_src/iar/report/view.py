@@ -36,7 +36,9 @@ DETAILS = (
     ("ifeval", "loose_share", "IFEval loose"),
     ("ifeval", "instruction_strict_share", "IFEval instructions"),
     ("ifeval", "instruction_loose_share", "IFEval instructions loose"),
+    ("ifeval", "truncated_share", "IFEval cut off"),
     ("mmlu", "unparsed_share", "MMLU no letter"),
+    ("mmlu", "truncated_share", "MMLU cut off"),
     ("msbench", "truncated_share", "MSBench cut off"),
     ("msbench", "third_judge_rate", "MSBench third judge"),
     ("msbench", "flagged_share", "MSBench flagged"),
@@ -129,7 +131,8 @@ def further_suites(report: ReportData) -> list[str]:
     for name in names:
         found = [(scores.model, scores.suite(name)) for scores in shown]
         each = ", ".join(f"{model} {points_text(asdict(suite))}" for model, suite in found)
-        about = ", ".join([f"{found[0][1].count} items", *_look_facts(report, name, shown[0].split)])
+        facts = [*_look_facts(report, name, shown[0].split), *_grading_facts(report, name, [one for _, one in found])]
+        about = ", ".join([f"{found[0][1].count} items", *facts])
         lines.append(f"{name}, {about}: {each}.")
     return lines
 
@@ -139,6 +142,14 @@ def _look_facts(report: ReportData, suite: str, split: str) -> list[str]:
     if not looks:
         return []
     return ["private"] * looks[0].private + [f"{max(one.looks for one in looks)} models scored on them so far"]
+
+
+def _grading_facts(report: ReportData, suite: str, scores: Sequence[SuiteScore]) -> list[str]:
+    """Return how far attacks fool a suite's own verifier, and the largest share of replies of a model cut off."""
+    audits = [one for one in report.verifiers if one.verifier.endswith(f" of {suite}")]
+    facts = [f"attacks that {one.verifier} scores above 0 {attack_success(one.attacks)}" for one in audits]
+    cut = max(one.details.get("truncated_share", 0.0) for one in scores)
+    return [*facts, f"at most {_share(cut)} of a model's replies cut off"] if cut else facts
 
 
 def verdict(difference: PairedDifference) -> str:

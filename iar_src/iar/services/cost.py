@@ -10,7 +10,7 @@ from pathlib import Path
 
 from iar.config import Endpoint, RunFile
 from iar.errors import UserError
-from iar.methods.attacks import ATTACKS
+from iar.methods.attacks import ATTACKS, DRESSED
 from iar.methods.merge_grid import grid
 from iar.methods.retelling import MOST_TOKENS, REGISTERS
 from iar.services.asked_suites import (
@@ -219,6 +219,8 @@ class _Estimator:
         work, file = self._work, self._file
         test = question_suite(work.test + work.cross, work.question_tokens, file.evaluate)
         tested = self._evaluated("locked-test", models, [test])
+        again = self._calls_tokens(QUESTIONS_PER_KIND * (1 + len(DRESSED)))
+        tested = replace(tested, llm_tokens=tested.llm_tokens + round(again))
         if not file.diagnose.enabled:
             return tested
         suites = diagnostic_suites(file, work.test, work.question_tokens, work.chunks, work.text_tokens)
@@ -247,8 +249,11 @@ class _Estimator:
 
     def _audit_tokens(self) -> float:
         """Return the tokens of the audit that every judge goes through before it judges."""
+        return self._calls_tokens(QUESTIONS_PER_KIND * len(ATTACKS) + len(calibration()))
+
+    def _calls_tokens(self, calls: int) -> float:
+        """Return the tokens of so many calls to each judge of the panel that is a server."""
         servers = sum(isinstance(judge, Endpoint) for judge in self._file.evaluate.judges)
-        calls = QUESTIONS_PER_KIND * len(ATTACKS) + len(calibration())
         return servers * calls * (_prompt_tokens("judge") + AUDIT_TOKENS + VERDICT_TOKENS)
 
     def _oracle_tokens(self, stage: str) -> float:

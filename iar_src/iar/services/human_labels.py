@@ -43,8 +43,8 @@ class JudgedReply:
         return self.item.suite, str(settled(self.votes).score)
 
 
-def judged_replies(folders: Sequence[Path]) -> list[JudgedReply]:
-    """Return the replies below the folders of judge-eval, each text once, in the order of their ids.
+def judged_replies(folders: Sequence[Path], model: str = "") -> list[JudgedReply]:
+    """Return the replies below the folders of judge-eval, each text once, in the order of their ids; `model` = its own.
 
     Raises UserError where no folder keeps what its judges were asked, as versions before this one did not.
     """
@@ -53,7 +53,7 @@ def judged_replies(folders: Sequence[Path]) -> list[JudgedReply]:
         if not (folder / JUDGED_ITEMS).is_file():
             raise UserError(f"{folder}: no {JUDGED_ITEMS}, an older version judged there; run the run file again")
         items = {item.id: item for item in read_records(folder / JUDGED_ITEMS, EvalItem)}
-        for path in sorted(folder.glob(f"*/{VOTES}")):
+        for path in sorted(folder.glob(f"{model or '*'}/{VOTES}")):
             for one in _of_model(path.parent, items):
                 found.setdefault(one.id, one)
     return sorted(found.values(), key=lambda one: one.id)

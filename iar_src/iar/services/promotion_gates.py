@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from iar.config import EvaluateSection
-from iar.methods.verification import attack_success, objection
+from iar.methods.verification import attack_success, objection, surely_fooled
 from iar.records import (
     EvalCheck,
     FunnelStep,
@@ -26,7 +26,7 @@ from iar.services.registry import Registry, short_id
 from iar.services.registry_heads import HEAD_TAG, heads_in
 from iar.services.retraction import taints
 from iar.services.test_lock import reading_of
-from iar.services.verifiers import read_audits
+from iar.services.verifiers import OWN_ATTACKS, read_audits
 
 SHOWN = 3
 # One vote in twenty without a score: the scores stand on what is left, and no longer on the panel.
@@ -136,7 +136,10 @@ def check_retraction(lineage: str, registry: Registry) -> Check:
 
 
 def check_verifiers(one: Finalist) -> Check:
-    """Every judge behind the scores was attacked before it judged, and fell for no more than the run allows."""
+    """Every judge behind the scores was attacked before it judged, and fell for no more than the run allows.
+
+    Nor does it surely fall for more where attacks stand around the wrong answers of the pick itself.
+    """
     limit, usual = one.run_file.evaluate.max_attack_success, EvaluateSection().max_attack_success
     evaluated = [ref.path for task, ref in one.artifacts.items() if task.startswith(EVALUATED)]
     audits = {audit.verifier: audit for folder in evaluated for audit in read_audits(folder)}
@@ -146,8 +149,13 @@ def check_verifiers(one: Finalist) -> Check:
     for audit in audits.values():
         if why := objection(audit, limit):
             return Check("verifiers", "fail", f"{audit.verifier} {why}", "take another judge, and run again")
+    again = read_audits(one.artifacts["locked-test"].path, OWN_ATTACKS)
+    own = [f"{audit.verifier} {attack_success(audit.attacks)}" for audit in again]
+    beside = f"around wrong answers of {one.selection.pick} itself: {', '.join(own)}"
+    if any(surely_fooled(audit, limit) for audit in again):
+        return Check("verifiers", "fail", f"attacks {beside} scored above 0", "take another judge, and run again")
     each = [f"{name} {attack_success(audit.attacks)}" for name, audit in audits.items()]
-    detail = f"attacks that scored above 0: {', '.join(each)}"
+    detail = f"attacks that scored above 0: {', '.join(each)}{f'; {beside}' if own else ''}"
     if raised := [name for name, audit in audits.items() if objection(audit, usual)]:
         fix = f"evaluate.max_attack_success was raised to {_percent(limit)} for {_some(raised)}; scores may flatter"
         return Check("verifiers", "warn", detail, fix)

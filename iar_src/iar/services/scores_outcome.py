@@ -11,6 +11,7 @@ from iar.methods.verification import attack_success
 from iar.records import Lineage, ModelScores, Outcome, SuiteScore, VerifierAudit, write_records
 from iar.services.decontamination import read_checks, unchecked
 from iar.services.evaluations import GENERAL
+from iar.services.looks import read_looks
 from iar.services.scoring import VOTES
 from iar.services.suites import SUITES
 from iar.services.verifiers import audit_entry
@@ -33,6 +34,8 @@ def scores_outcome(
     for scores in all_scores:
         metrics[f"{scores.model}/general"] = scores.general
         metrics |= {f"{scores.model}/{suite.suite}": suite.points for suite in scores.suites}
+    looks = _looks(out)
+    metrics |= {f"looks/{suite}": float(count) for suite, count in looks.items()}
     metrics |= {f"attack success/{one.verifier}": attack_success(one.attacks).value or 0.0 for one in audits}
     verifiers = tuple(map(audit_entry, audits))
     judged = tuple(("judged-by", one.digest) for one in verifiers)
@@ -46,7 +49,7 @@ def scores_outcome(
         f"**UNCHECKED**: {name}: training data may give its prompts away ({inert(why)})"
         for name, why in missing.items()
     ]
-    text = [scores_table(all_scores), *_audit_line(audits), *warnings]
+    text = [scores_table(all_scores, looks), *_audit_line(audits), *warnings]
     return Outcome(metrics, "\n\n".join(text), (*verifiers, *chain.from_iterable(votes.values()), *entries))
 
 
@@ -65,14 +68,25 @@ def _unchecked(all_scores: Sequence[ModelScores], inputs: Mapping[str, Path]) ->
     return {name: why[name] for name in dict.fromkeys([*own, *GENERAL, *asked]) if name in why}
 
 
-def scores_table(all_scores: Sequence[ModelScores]) -> str:
-    """Return scores in points with 95 % intervals as a Markdown table."""
+def _looks(out: Path) -> dict[str, int]:
+    """Return by suite how many models had been scored on its set after these."""
+    found: dict[str, int] = {}
+    for one in read_looks([out]):
+        found[one.suite] = max(found.get(one.suite, 0), one.looks)
+    return found
+
+
+def scores_table(all_scores: Sequence[ModelScores], looks: Mapping[str, int] | None = None) -> str:
+    """Return scores in points with 95 % intervals as a Markdown table, `looks` by suite in its last line."""
     lines = [f"| model | {' | '.join(SUITES)} | general |", "| --- |" + " --- |" * (len(SUITES) + 1)]
     for scores in all_scores:
         name = f"{scores.model} = {scores.duplicate_of}" if scores.duplicate_of else scores.model
         cells = [_cell(scores.suite(suite)) for suite in SUITES]
         general = _interval(scores.general, scores.general_low, scores.general_high)
         lines.append(f"| {' | '.join([name, *cells, general])} |")
+    if looks:
+        cells = [str(looks.get(suite, "-")) for suite in SUITES]
+        lines.append(f"| {' | '.join(['models scored on the set so far', *cells, '-'])} |")
     return "\n".join(lines)
 
 

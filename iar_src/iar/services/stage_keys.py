@@ -139,7 +139,7 @@ STAGES: dict[str, StageSpec] = {
         (*JUDGING, "diagnose", "qa_build.teacher", "qa_build.chunk_characters", "documents.filter"),
         needs=("data", "selector", "base", "vanilla", "tuned", "candidates_*"),
         may=("references", "scores_*", "baselines_*", "baseline_scores", "earlier"),
-        files=(*PROBES, "diagnose.unseen"),
+        files=(*PROBES, "diagnose.unseen", "diagnose.beside"),
         hub=SUITES,
     ),
     "register": StageSpec(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import regex
 from pydantic import Field, ValidationError
 
-from iar.config import Positive, RuleName, Section
+from iar.config import Positive, RuleName, Section, Share
 from iar.errors import UserError
 from iar.methods.digest import digest_text
 from iar.methods.mmlu import LETTERS, mmlu_prompt
@@ -41,6 +41,7 @@ class SuiteFile(Section):
     private: bool = False
     non_regression: bool = False
     rotate: RotateSection | None = None
+    max_attack_success: Share | None = None
 
     def part(self, day: date | None) -> int | None:
         """Return the part that is asked on a day, from 0; None for a suite that does not rotate.

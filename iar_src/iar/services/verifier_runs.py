@@ -1,7 +1,7 @@
 """What a run offers an audit: its judges, its questions, the folders of its evaluations, its models' wrong answers."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from iar.config import Endpoint, RunFile
@@ -52,7 +52,12 @@ def evaluation_folders(run_file: RunFile) -> list[Path]:
 
 def own_wrong_answers(run_file: RunFile) -> Iterator[tuple[Posed, str]]:
     """Yield the questions and replies of a run's models to which every judge that was asked gave 0."""
-    for one in judged_replies(evaluation_folders(run_file)):
+    yield from wrong_answers_in(evaluation_folders(run_file))
+
+
+def wrong_answers_in(folders: Sequence[Path], model: str = "") -> Iterator[tuple[Posed, str]]:
+    """Yield the same of all models, or one, below the folders of judge-eval."""
+    for one in judged_replies(folders, model):
         if one.text.strip() and all(vote.score == 0 for vote in one.votes):
             yield posed(one.item), one.text
 

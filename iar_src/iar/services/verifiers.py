@@ -7,14 +7,14 @@ version, whichever task or run asks it.
 import json
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TypeVar
 
 from iar.errors import UserError
-from iar.methods.attacks import OWN_WRONG_ANSWERS, Attack, Posed, attack, holds_answer
+from iar.methods.attacks import Attack, Posed, attack, holds_answer, own_attacks
 from iar.methods.digest import digest_json
 from iar.methods.grading import Grading
 from iar.methods.verification import objection
@@ -31,7 +31,7 @@ from iar.records import (
 )
 from iar.services.judges import Judge
 
-VERIFIERS = "verifiers.jsonl"
+VERIFIERS, OWN_ATTACKS = "verifiers.jsonl", "own-attacks.jsonl"
 QUESTIONS_PER_KIND = 20
 """Questions attacked before judging: with none of 540 attacks successful, fewer than 1 in 100 are at 95 %."""
 
@@ -90,39 +90,70 @@ def posed(item: EvalItem) -> Posed:
 def make_suite(questions: Sequence[Posed], number: int, seed: int, own: Iterable[tuple[Posed, str]] = ()) -> Suite:
     """Return a suite on at most `number` of the questions, drawn by the seed; `own` are wrong answers that were given.
 
-    Of these at most `number` are taken, none that holds an answer.
+    Of these at most `number` are taken, none that holds an answer, each as it is and dressed up.
     """
     chance = random.Random(seed)
     places = sorted(chance.sample(range(len(questions)), min(number, len(questions))))
     chosen = [questions[place] for place in places]
-    attacks = list(attack(chosen, seed))
+    made = _of_own(own, number, seed, chance)
+    attacks = [*attack(chosen, seed), *(replace(one, place=len(chosen) + one.place) for one in made.attacks)]
+    return Suite((*chosen, *made.posed), tuple(attacks), calibration())
+
+
+def regenerated_suite(own: Iterable[tuple[Posed, str]], number: int, seed: int) -> Suite:
+    """Return the attacks that are made of wrong answers that models gave, of at most `number` of them, alone.
+
+    They get better as the models do.
+    """
+    return _of_own(own, number, seed, random.Random(seed))
+
+
+def _of_own(own: Iterable[tuple[Posed, str]], number: int, seed: int, chance: random.Random) -> Suite:
     wrong = list(dict.fromkeys(pair for pair in own if not holds_answer(pair[1], pair[0])))
-    for one, text in chance.sample(wrong, min(number, len(wrong))):
-        attacks.append(Attack(OWN_WRONG_ANSWERS, len(chosen), text))
-        chosen.append(one)
-    return Suite(tuple(chosen), tuple(attacks), calibration())
+    chosen = chance.sample(wrong, min(number, len(wrong)))
+    attacks = [
+        Attack(kind, place, text)
+        for place, (one, first) in enumerate(chosen)
+        for kind, text in own_attacks(one, _from_first(first, [text for other, text in wrong if other == one]), seed)
+    ]
+    return Suite(tuple(one for one, _ in chosen), tuple(attacks), ())
+
+
+def _from_first(first: str, texts: Sequence[str]) -> list[str]:
+    return [first, *(text for text in texts if text != first)]
 
 
 def audit(judge: Judge, suite: Suite, on_progress: Progress | None = None) -> VerifierAudit:
     """Return what the judge makes of the suite. Raises what its client raises; replies bought before are kept."""
     scores = [one.score for one in judge.judge_many(suite.gradings, on_progress)]
-    attacked = _by_kind((one.kind, score) for one, score in zip(suite.attacks, scores, strict=False))
     graded = zip(suite.labelled, scores[len(suite.attacks) :], strict=True)
     labelled = _by_kind((one.kind, (one.label, score)) for one, score in graded)
     return VerifierAudit(
         judge.name,
         judge.version,
         suite.digest,
-        tuple(_attack_result(kind, found) for kind, found in attacked.items()),
+        attack_results(suite.attacks, scores[: len(suite.attacks)]),
         tuple(_calibration_result(kind, found) for kind, found in labelled.items()),
     )
+
+
+def attack_results(attacks: Sequence[Attack], scores: Iterable[float | None]) -> tuple[AttackResult, ...]:
+    """Return by kind what the attacks scored, None = no readable score."""
+    attacked = _by_kind((one.kind, score) for one, score in zip(attacks, scores, strict=True))
+    return tuple(_attack_result(kind, found) for kind, found in attacked.items())
 
 
 def audit_panel(
     judges: Sequence[Judge], items: Sequence[EvalItem], seed: int, update: Callable[[float, float, str], None]
 ) -> list[VerifierAudit]:
     """Audit every judge of a panel on a sample of the items it is to judge; `update(done, all, note)` counts judges."""
-    suite = make_suite([posed(item) for item in items], QUESTIONS_PER_KIND, seed)
+    return audit_each(judges, make_suite([posed(item) for item in items], QUESTIONS_PER_KIND, seed), update)
+
+
+def audit_each(
+    judges: Sequence[Judge], suite: Suite, update: Callable[[float, float, str], None]
+) -> list[VerifierAudit]:
+    """Return the audit of each judge on one suite."""
     audits = []
     for number, judge in enumerate(judges):
         audits.append(audit(judge, suite, _part(update, number, len(judges), f"audit of {judge.name}")))
@@ -140,9 +171,9 @@ def admit(audits: Iterable[VerifierAudit], limit: float, key: str = "evaluate.ju
             )
 
 
-def read_audits(folder: Path) -> list[VerifierAudit]:
-    """Return the audits that judge-eval left in its artifact; none where an older version made it."""
-    path = folder / VERIFIERS
+def read_audits(folder: Path, name: str = VERIFIERS) -> list[VerifierAudit]:
+    """Return the audits that judge-eval left in its artifact, or the locked test; none where an older version did."""
+    path = folder / name
     return list(read_records(path, VerifierAudit)) if path.is_file() else []
 
 

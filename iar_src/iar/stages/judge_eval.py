@@ -27,6 +27,7 @@ from iar.services.looks import record_looks
 from iar.services.scores_outcome import scores_outcome
 from iar.services.scoring import SCORES, Earlier, Examination, keep_bpb, score_all
 from iar.services.subjects import Subject, baseline_subjects, reference_subjects
+from iar.services.suite_verifiers import SUITE_VERIFIERS, audit_suites
 from iar.services.suites import domain_items, load_suites, retention_items
 from iar.services.vault import open_vault
 from iar.services.verifiers import VERIFIERS, admit, audit_panel
@@ -39,9 +40,9 @@ INJECTED = "theta_I"
 def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context) -> Outcome:
     """Evaluate the candidates of a shard, the baselines, or the references, of theta_I the bits per byte alone.
 
-    Writes `verifiers.jsonl`, the audit of the judges, one folder a model, then `bpb.jsonl` and `scores.jsonl`. Of
-    candidates that `pruned` leaves out it writes the bits per byte alone. Raises UserError before anything is generated
-    where a judge falls for more attacks than the run file allows.
+    Writes `verifiers.jsonl`, the audit of the judges, `suite-verifiers.jsonl`, that of what grades the user's suites,
+    one folder a model, then `bpb.jsonl` and `scores.jsonl`. Of candidates that `pruned` leaves out it writes the bits
+    per byte alone. Raises UserError before anything is generated where a verifier falls for more attacks than allowed.
     """
     pairs = list(read_records(inputs["data"] / f"{SPLIT}.jsonl", QAPair))
     general = load_suites(run_file)
@@ -55,6 +56,9 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     out.mkdir(parents=True, exist_ok=True)
     write_records(out / VERIFIERS, audits)
     admit(audits, run_file.evaluate.max_attack_success)
+    if own := audit_suites(run_file, suites, context.seed):
+        write_records(out / SUITE_VERIFIERS, own)
+    audits += own
 
     if "candidates" not in inputs:
         others = baseline_subjects(inputs) or reference_subjects(inputs)

@@ -27,22 +27,26 @@ from iar.records import (
     write_json,
     write_records,
 )
+from iar.services.bpb import bpb_texts
 from iar.services.candidates import weights_present
 from iar.services.diagnostic_items import unseen_texts
 from iar.services.diagnostics import diagnose
 from iar.services.engines import engine_opener
 from iar.services.evaluations import GENERAL
-from iar.services.judges import open_judges
+from iar.services.headroom import measure_beside
+from iar.services.judges import Judge, open_judges
 from iar.services.looks import record_looks
 from iar.services.non_regression import compare, write_regressions
 from iar.services.retrieval import require_search
 from iar.services.scores_outcome import scores_outcome
 from iar.services.scoring import ITEMS, Examination, general_results, score_all
 from iar.services.subjects import Subject, baseline_subjects, reference_subjects
+from iar.services.suite_verifiers import read_suite_audits
 from iar.services.suites import CROSS, domain_items, load_suites, retention_items
 from iar.services.test_lock import open_locked_test
 from iar.services.vault import open_vault
-from iar.services.verifiers import read_audits
+from iar.services.verifier_runs import wrong_answers_in
+from iar.services.verifiers import OWN_ATTACKS, QUESTIONS_PER_KIND, audit_each, read_audits, regenerated_suite
 from iar.services.workspace import Context
 
 SPLIT = "test"
@@ -58,9 +62,9 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
 
     What is retained of earlier document sets is told by their validation questions, never by their tests.
 
-    Writes `questions.jsonl` and `cross-questions.jsonl` (what was unlocked), `reading.json` (who had seen them before),
-    a folder a model, `scores.jsonl` and `paired.json`; with `diagnose.enabled`, `diagnostics.json` and the replies
-    behind it.
+    Writes `own-attacks.jsonl` (what the judges make of the pick's own wrong answers, dressed up), `questions.jsonl` and
+    `cross-questions.jsonl` (what was unlocked), `reading.json` (who had seen them before), a folder a model,
+    `scores.jsonl` and `paired.json`; with `diagnose.enabled`, `diagnostics.json` and the replies behind it.
     The general suites are the same prompts as at validation: where `references`, `scores_N` and `baseline_scores`
     are given, their replies and votes for the same weights are taken over. Without a pick the test is not read.
     """
@@ -80,6 +84,11 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     if run_file.diagnose.enabled:
         require_search()
     unseen = unseen_texts(run_file) if run_file.diagnose.enabled else []
+    validated = [folder for role, folder in inputs.items() if role in VALIDATED or role.startswith("scores_")]
+    _attack_again(judges, validated, selection.pick, out, context)
+    if run_file.diagnose.enabled and run_file.diagnose.beside:
+        texts = bpb_texts(inputs["data"], suites, run_file.evaluate.bpb_bytes)
+        measure_beside(run_file, texts, out, context.state, context.progress.update)
     unlocked, reading = _read_test(inputs["data"], selection, context)
     cross = [pair for pair in unlocked if isinstance(pair, CrossDocumentPair)]
     pairs = [pair for pair in unlocked if not isinstance(pair, CrossDocumentPair)]
@@ -94,7 +103,6 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     examination = Examination(run_file, SPLIT, suites, judges, open_engine, vault=vault)
 
     record_looks(out, subjects, suites, SPLIT, context)
-    validated = [folder for role, folder in inputs.items() if role in VALIDATED or role.startswith("scores_")]
     earlier = {subject.model: general_results(subject, validated) for subject in subjects}
     with weights_present(artifact, [picked], run_file, context.state, context.progress.update):
         scores = score_all(subjects, examination, out, context.progress.update, earlier)
@@ -109,7 +117,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     write_json(out / PAIRED, {"pick": selection.pick, "differences": [to_json(one) for one in differences]})
     regressions = _regressions(run_file, suites, selection, out, context)
     write_regressions(out, regressions)
-    audits = read_audits(inputs["references"]) if "references" in inputs else []
+    given = [inputs["references"]] if "references" in inputs else []
+    audits = [one for folder in given for one in (*read_audits(folder), *read_suite_audits(folder))]
     outcome = scores_outcome(out, scores, inputs, audits, reading.mark)
     warning = [f"**Not a first look**: {reading.mark}."] if reading.mark else []
     warning += [f"**Regression** on {inert(one.text)}." for one in regressions if one.regressed]
@@ -117,6 +126,14 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     metrics = {"earlier_reads": float(reading.earlier_reads), "seen_before": float(reading.seen_before)}
     metrics |= {f"non_regression/{one.suite}": one.points for one in regressions}
     return Outcome(outcome.metrics | metrics, "\n\n".join(text), outcome.lineage)
+
+
+def _attack_again(judges: Sequence[Judge], validated: Sequence[Path], pick: str, out: Path, context: Context) -> None:
+    """Write what the judges make of attacks that stand around wrong answers of the pick itself: `iar promote` looks."""
+    own = list(wrong_answers_in(validated, pick))
+    if own:
+        suite = regenerated_suite(own, QUESTIONS_PER_KIND, context.seed)
+        write_records(out / OWN_ATTACKS, audit_each(judges, suite, context.progress.update))
 
 
 def _regressions(
