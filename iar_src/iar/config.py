@@ -560,8 +560,8 @@ class RecoverSection(Section):
     same_within: Share = Field(
         0.01,
         exclude_if=(0.01).__eq__,
-        description="Candidates of one task closer than this share of the distance between theta_0 and theta_IA are "
-        "the same to rounding, and evaluated once; 0 = only equal bytes.",
+        description="Candidates closer than this share of the distance between theta_0 and theta_IA are the same to "
+        "rounding, and evaluated once; 0 = only equal bytes.",
     )
     keep: Literal["pick", "all"] = Field(
         "pick",

@@ -123,6 +123,37 @@ def test_a_copy_takes_the_scores_of_its_original(inputs: dict[str, Path], tmp_pa
     assert not (out / "slerp-t0.2" / "replies.jsonl").exists()
 
 
+def test_what_another_shard_evaluates_is_not_evaluated_again(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = weights_digest(make_tiny_model(tmp_path / "merged" / "ties-d0.3", 3))
+    copy = Candidate("ties-d0.3", "ties", "density", 0.3, 17, weights, 1.0, 1.0, 1.0, "slerp-t0.2")
+    write_records(tmp_path / "merged" / "candidates.jsonl", [copy])
+    monkeypatch.setattr(engine, "Engine", None)  # nothing is loaded
+    roles = {name: inputs[name] for name in ("data", "base")} | {"candidates": tmp_path / "merged"}
+    outcome = judge_eval.run(examination_run_file(tmp_path), roles, tmp_path / "out", Context.for_tests(tmp_path))
+    assert not list(read_records(tmp_path / "out" / "scores.jsonl", ModelScores))
+    assert not list(read_records(tmp_path / "out" / "bpb.jsonl", BitsPerByte))
+    assert not [entry for entry in outcome.lineage if entry.kind == "scores"]
+
+
+def test_a_near_copy_of_a_pruned_candidate_has_no_scores_either(inputs: dict[str, Path], tmp_path: Path) -> None:
+    run_file, context = examination_run_file(tmp_path), Context.for_tests(tmp_path)
+    run_file = RunFile.model_validate(run_file.model_dump() | {"select": {"prune_to": 1}})
+    merged, pruned = tmp_path / "merged", tmp_path / "pruned"
+    copies = {"a": "", "b": "", "near-a": "a", "near-b": "b"}
+    digests = {name: weights_digest(make_tiny_model(merged / name, seed)) for seed, name in enumerate(copies)}
+    candidates = [Candidate(name, "x", "x", 0.1, 17, digests[name], 1.0, 1.0, 1.0, copies[name]) for name in copies]
+    write_records(merged / "candidates.jsonl", candidates)
+    roles = {name: inputs[name] for name in ("data", "base")}
+    prune.run(run_file, roles | {"candidates_1": merged}, pruned, context)
+    (kept,) = json.loads((pruned / "kept.json").read_text())
+    judge_eval.run(run_file, roles | {"candidates": merged, "pruned": pruned}, tmp_path / "out", context)
+    name = next(name for name, digest in digests.items() if digest == kept)
+    scored = [one.model for one in read_records(tmp_path / "out" / "scores.jsonl", ModelScores)]
+    assert scored == [name, f"near-{name}"]
+
+
 def test_pruned_candidates_are_measured_once_and_not_asked(
     inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

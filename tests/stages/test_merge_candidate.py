@@ -53,6 +53,17 @@ def test_shards_together_are_the_grid(shards: int, inputs: dict[str, Path], tmp_
     assert [parts[number % shards][number // shards] for number in range(12)] == read(tmp_path / "whole")
 
 
+def in_shards(file: RunFile, inputs: dict[str, Path], folder: Path, shards: int) -> dict[str, Candidate]:
+    """Merge each shard as a task with an output folder of its own."""
+    made: dict[str, Candidate] = {}
+    for shard in range(1, shards + 1):  # of more shards than candidates, some have none
+        (folder / str(shard)).mkdir(parents=True)
+        context = Context.for_tests(folder / "state", shard=shard, shards=shards)
+        merge_candidate.run(file, inputs, folder / str(shard), context)
+        made |= {one.id: one for one in read(folder / str(shard))}
+    return made
+
+
 def test_equal_weights_are_marked_as_duplicates_of_the_first(inputs: dict[str, Path], tmp_path: Path) -> None:
     twice = run_file(slerp_t=(0.0,), task_arithmetic_weight=(1.0,), ties_density=(1.0, 0.5), dare_drop=(0.0,))
     result = merge_candidate.run(twice, inputs, tmp_path, Context.for_tests(tmp_path / "state"))
@@ -65,6 +76,8 @@ def test_equal_weights_are_marked_as_duplicates_of_the_first(inputs: dict[str, P
         "dare-p0": "task_arithmetic-w1",
     }
     assert result.metrics["distinct"] == len(result.lineage) == 3
+    spread = in_shards(twice, inputs, tmp_path / "spread", 5)
+    assert {name: one.duplicate_of for name, one in spread.items()} == marks, "also where each has a task of its own"
 
 
 def test_a_killed_try_keeps_what_verifies_and_rebuilds_what_is_torn(inputs: dict[str, Path], tmp_path: Path) -> None:
@@ -114,9 +127,14 @@ def test_what_rounding_alone_parts_is_evaluated_once(tiny_model_folder: Path, tm
     assert 0 < same.distance_to_original < 0.01 and same.digest != slerp.digest
     assert "| slerp-t0.3 to rounding (" in result.markdown
     assert result.metrics["distinct"] == 2 and len(result.lineage) == 3, "each has a recipe and hash on record"
+    for shards in (2, 3, 5):
+        spread = in_shards(run_file(**some), inputs, tmp_path / f"spread-{shards}", shards)
+        assert spread == {one.id: one for one in (slerp, same, other)}, "however the grid is spread over tasks"
     strict = run_file(**some).model_copy(update={"recover": RecoverSection(**some, same_within=0.0)})
     merge_candidate.run(strict, inputs, tmp_path / "strict", Context.for_tests(tmp_path / "state"))
     assert [candidate.duplicate_of for candidate in read(tmp_path / "strict")] == ["", "", ""]
+    spread = in_shards(strict, inputs, tmp_path / "strict-spread", 3)
+    assert [candidate.duplicate_of for candidate in spread.values()] == ["", "", ""]
 
 
 def test_checkpoints_from_elsewhere_are_recorded_as_parents(inputs: dict[str, Path], tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ def collect(inputs: dict[str, Path], run_file: RunFile, run_id: str) -> ReportDa
     candidates = _candidates(inputs, run_file)
     beside = [inputs["baseline_scores"]] if "baseline_scores" in inputs else []
     validated = [inputs["references"], *beside, *_shards(inputs, "scores_")]
-    validation = _in_order(validated, [candidate.id for candidate in candidates])
+    validation = _in_order(validated, candidates)
     tested = [inputs["locked_test"]] if selection.pick and "locked_test" in inputs else []
     test = tuple(score for folder in tested for score in read_records(folder / "scores.jsonl", ModelScores))
     baselines = [(baseline.recipe, folder) for baseline, folder in baseline_folders(inputs)]
@@ -292,10 +292,19 @@ def _candidates(inputs: dict[str, Path], run_file: RunFile) -> tuple[Candidate, 
     return tuple(mark_duplicates(sorted(found, key=lambda candidate: order.get(candidate.id, len(order)))))
 
 
-def _in_order(folders: Iterable[Path], candidate_ids: Sequence[str]) -> tuple[ModelScores, ...]:
-    """Return all scores: references and baselines as they come, then the candidates in grid order."""
+def _in_order(folders: Iterable[Path], candidates: Sequence[Candidate]) -> tuple[ModelScores, ...]:
+    """Return all scores: references and baselines as they come, then the candidates in grid order.
+
+    A candidate that is the same model as one of another task has its scores.
+    """
     scores = [score for folder in folders for score in read_records(folder / "scores.jsonl", ModelScores)]
-    order = {name: place for place, name in enumerate(candidate_ids)}
+    known = {score.model: score for score in scores}
+    scores += [
+        replace(known[one.duplicate_of], model=one.id, duplicate_of=one.duplicate_of)
+        for one in candidates
+        if one.duplicate_of in known and one.id not in known
+    ]
+    order = {candidate.id: place for place, candidate in enumerate(candidates)}
     return tuple(sorted(scores, key=lambda score: order.get(score.model, -1)))
 
 

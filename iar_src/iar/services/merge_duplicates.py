@@ -1,7 +1,8 @@
 """Which candidates are the same model: equal bytes, or apart by rounding only."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,39 +13,50 @@ from iar.services.checkpoints import MappedTensors
 if TYPE_CHECKING:
     import torch
 
+Distance = Callable[[Candidate, Candidate], float]
+"""How far two candidates are apart, in units of the distance between theta_0 and theta_IA."""
 
-def mark_duplicates(
-    candidates: Sequence[Candidate], out: Path, base: Path, tuned: Path, within: float
-) -> list[Candidate]:
+
+def mark_duplicates(candidates: Sequence[Candidate], distance: Distance, within: float) -> list[Candidate]:
     """Return the candidates, each that is the same model as an earlier one marked as its duplicate.
 
-    The same is: equal weights, or a distance of at most `within` of that between theta_0 and theta_IA. The weights in
-    `out` are read only for pairs whose distances to both parents allow that.
+    The same is: equal weights, or a distance of at most `within` of that between theta_0 and theta_IA, which is asked
+    for only where the distances to both parents allow it. One without a digest belongs to another task: it is compared
+    with, and not returned.
     """
-    originals: list[Candidate] = []
+
+    @cache
+    def original_of(number: int) -> tuple[str, float]:
+        """Return the id of the first model that is the same, and how far it is; ("", 0) for a model of its own."""
+        candidate, earlier = candidates[number], list(enumerate(candidates[:number]))
+        for place, other in earlier:
+            if candidate.digest and other.digest == candidate.digest and not original_of(place)[0]:
+                return other.id, 0.0
+        for place, other in earlier:
+            if _may_be_same(candidate, other, within) and not original_of(place)[0]:
+                apart = distance(candidate, other)
+                if apart <= within:
+                    return other.id, round(apart, FACT_DIGITS)
+        return "", 0.0
+
     marked = []
-    for candidate in candidates:
-        original, distance = _original(candidate, originals, out, base, tuned, within)
-        marked.append(replace(candidate, duplicate_of=original, distance_to_original=distance))
-        if not original:
-            originals.append(candidate)
+    for number, candidate in enumerate(candidates):
+        if candidate.digest:
+            original, apart = original_of(number)
+            marked.append(replace(candidate, duplicate_of=original, distance_to_original=apart))
     return marked
 
 
-def _original(
-    candidate: Candidate, originals: Sequence[Candidate], out: Path, base: Path, tuned: Path, within: float
-) -> tuple[str, float]:
-    """Return the id of the first model that is the same, and how far it is; ("", 0) for a model of its own."""
-    for other in originals:
-        if other.digest == candidate.digest:
-            return other.id, 0.0
-    facts = candidate.distance_to_base, candidate.distance_to_tuned
-    for other in originals if within else ():
-        if may_be_near(facts, (other.distance_to_base, other.distance_to_tuned), within):
-            distance = relative_distance(out / candidate.id, out / other.id, base, tuned)
-            if distance <= within:
-                return other.id, round(distance, FACT_DIGITS)
-    return "", 0.0
+def _may_be_same(candidate: Candidate, other: Candidate, within: float) -> bool:
+    if not within and candidate.digest and other.digest:  # they differ, so the weights do
+        return False
+    facts = [(one.distance_to_base, one.distance_to_tuned) for one in (candidate, other)]
+    return may_be_near(facts[0], facts[1], within)
+
+
+def written_distance(out: Path, base: Path, tuned: Path) -> Distance:
+    """Return the function that reads the weights of two candidates in `out`."""
+    return lambda one, other: relative_distance(out / one.id, out / other.id, base, tuned)
 
 
 def relative_distance(first: Path, second: Path, base: Path, tuned: Path) -> float:

@@ -9,8 +9,10 @@ from iar.errors import PermanentError
 from iar.methods.merge_grid import SETS, SEVERAL, Recipe
 from iar.records import Candidate
 from iar.services.checkpoints import recorded_digest
+from iar.services.merge_duplicates import mark_duplicates, written_distance
 from iar.services.merge_mergekit import merge_with_mergekit
 from iar.services.merge_stream import MergeSettings, ReportProgress, merge_candidates
+from iar.services.merge_unwritten import facts_of, recipe_distance
 
 ENGINES = {"stream": merge_candidates, "mergekit": merge_with_mergekit}
 GB = 1e9
@@ -53,16 +55,42 @@ def make_candidates(
     run_file: RunFile, parents: ParentFolders, recipes: Sequence[Recipe], out: Path, on_progress: ReportProgress
 ) -> list[Candidate]:
     """Write one folder a recipe, `out/<recipe id>`, and return what came out, in the order of the recipes."""
+    settings, digests = _settings(run_file, parents), parent_digests(run_file, parents)
+    engine = ENGINES[run_file.recover.engine]
+    return engine(parents.base, parents.tuned, recipes, out, digests, on_progress, settings)
+
+
+def mark_duplicates_in_grid(
+    run_file: RunFile,
+    parents: ParentFolders,
+    recipes: Sequence[Recipe],
+    made: Sequence[Candidate],
+    out: Path,
+    on_progress: ReportProgress,
+) -> list[Candidate]:
+    """Return the candidates that one task made, each that is the same model as an earlier one of the grid marked so.
+
+    `recipes` are the grid, in whose order `made` are; their weights are in `out`. Those of other tasks are merged
+    again, unwritten; mergekit, which only writes, compares the task's own alone.
+    """
+    base, tuned, settings = parents.base, parents.tuned, _settings(run_file, parents)
+    known, by_id = {one.id: one for one in made}, {recipe.id: recipe for recipe in recipes}
+
+    def computed(one: Candidate, other: Candidate) -> float:
+        return recipe_distance(base, tuned, by_id[one.id], by_id[other.id], settings)
+
+    distance = written_distance(out, base, tuned) if run_file.recover.engine == "mergekit" else computed
+    if distance is computed:
+        last = max((number for number, recipe in enumerate(recipes) if recipe.id in known), default=0)
+        others = [recipe for recipe in recipes[:last] if recipe.id not in known]
+        known |= {one.id: one for one in facts_of(base, tuned, others, settings, on_progress)}
+    return mark_duplicates([known[name] for name in by_id if name in known], distance, run_file.recover.same_within)
+
+
+def _settings(run_file: RunFile, parents: ParentFolders) -> MergeSettings:
     recover, platform = run_file.recover, run_file.platform
-    settings = MergeSettings(
-        recover.shard_gb * GB,
-        platform.merge_threads,
-        platform.merge_device,
-        tuple(map(Path, recover.tuned_too)),
-        parents.earlier,
-    )
-    digests = parent_digests(run_file, parents)
-    return ENGINES[recover.engine](parents.base, parents.tuned, recipes, out, digests, on_progress, settings)
+    further = tuple(map(Path, recover.tuned_too))
+    return MergeSettings(recover.shard_gb * GB, platform.merge_threads, platform.merge_device, further, parents.earlier)
 
 
 def rebuild_candidates(

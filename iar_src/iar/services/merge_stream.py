@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from iar.methods.merge_facts import Sums
 from iar.methods.merge_grid import SETS, SEVERAL, Recipe
@@ -79,6 +79,16 @@ class Parents:
         return self.base, *self.tuned, *self.earlier
 
 
+class Taker(Protocol):
+    """What takes the merged blocks of one recipe in their order, and the sums of each tensor by its name."""
+
+    recipe: Recipe
+    sums: dict[str, Sums]
+
+    def append(self, data: memoryview) -> None:
+        """Take the next bytes."""
+
+
 def merge_candidates(
     base: Path,
     tuned: Path,
@@ -112,7 +122,7 @@ def merge_candidates(
             stack.enter_context(closing(CandidateWriter(recipe, part, shards)))
             for recipe, part in zip(recipes, parts, strict=True)
         ]
-        _stream(mapped, layout, writers, settings, on_progress or (lambda done, total, note: None))
+        stream(mapped, layout, writers, settings, on_progress or (lambda done, total, note: None))
         return [writer.finish(base, parents) for writer in writers]
 
 
@@ -152,10 +162,10 @@ def one_torch_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _stream(
+def stream(
     parents: Parents,
     layout: Sequence[TensorInfo],
-    writers: Sequence[CandidateWriter],
+    writers: Sequence[Taker],
     settings: MergeSettings,
     on_progress: ReportProgress,
 ) -> None:
@@ -170,13 +180,13 @@ def _stream(
     size = BLOCK_ELEMENTS if settings.device == "cpu" else CUDA_BLOCK_ELEMENTS
     total_bytes, done_bytes = float(sum(info.bytes for info in layout)), 0.0
     with ThreadPoolExecutor(threads, "merge", torch.set_num_threads, (1,)) as pool, _Output(writers, threads) as output:
-        examine = partial(_examine, parents, recipes)
+        examine = partial(examine_tensor, parents, recipes)
         ahead = pool.submit(examine, layout[0])
         for number, info in enumerate(layout, start=1):
             statistics = ahead.result()
             if number < len(layout):
                 ahead = pool.submit(examine, layout[number])
-            merge = partial(_merge_block, parents, recipes, statistics, info, seed, settings.device)
+            merge = partial(merge_block, parents, recipes, statistics, info, seed, settings.device)
             for start in range(0, info.elements, size):
                 output.add(info, pool.submit(merge, slice(start, min(start + size, info.elements))))
             output.after(partial(parents.release, info.name))
@@ -185,7 +195,7 @@ def _stream(
         output.drain()
 
 
-def _examine(parents: Parents, recipes: Sequence[Recipe], info: TensorInfo) -> "PairStatistics":
+def examine_tensor(parents: Parents, recipes: Sequence[Recipe], info: TensorInfo) -> "PairStatistics":
     """Return what the operators need to know of a whole tensor. Raises PermanentError for NaN or infinity in it."""
     from iar.methods.merging import pair_statistics
 
@@ -193,7 +203,7 @@ def _examine(parents: Parents, recipes: Sequence[Recipe], info: TensorInfo) -> "
     return pair_statistics(parents.base.flat(info.name), parents.tuned[0].flat(info.name), recipes, info.name)
 
 
-def _merge_block(
+def merge_block(
     parents: Parents,
     recipes: Sequence[Recipe],
     statistics: "PairStatistics",
@@ -224,7 +234,7 @@ class _Output:
     Each file belongs to one writing thread.
     """
 
-    def __init__(self, writers: Sequence[CandidateWriter], threads: int) -> None:
+    def __init__(self, writers: Sequence[Taker], threads: int) -> None:
         self._writers, self._ahead = writers, 2 * threads
         self._threads = [ThreadPoolExecutor(1, "write") for _ in range(min(threads, len(writers)))]
         self._computing: deque[tuple[TensorInfo, Future[list[tuple[torch.Tensor, Sums]]]] | Callable[[], None]] = (
@@ -279,7 +289,7 @@ class _Output:
                 written.result()
 
 
-def _append(pieces: "Sequence[tuple[CandidateWriter, torch.Tensor]]") -> None:
+def _append(pieces: "Sequence[tuple[Taker, torch.Tensor]]") -> None:
     import torch
 
     for writer, piece in pieces:

@@ -89,8 +89,18 @@ def complete(
     for pattern in COPIED_FILES:
         for source in base.glob(pattern):
             shutil.copyfile(source, folder / source.name)
+    candidate = candidate_of(recipe, digest, sums)
+    write_records(folder / LAYERS, layer_facts(recipe.id, sums))
+    record = {"digest": digest, "candidate": asdict(candidate), "parents": dict(parents)}
+    write_json(folder / "checkpoint.json", record)
+    folder.rename(folder.with_name(recipe.id))
+    return candidate
+
+
+def candidate_of(recipe: Recipe, digest: str, sums: Mapping[str, Sums]) -> Candidate:
+    """Return the record of a candidate; `sums` are by tensor name."""
     whole = total(sums.values())
-    candidate = Candidate(
+    return Candidate(
         id=recipe.id,
         operator=recipe.operator,
         parameter=recipe.parameter,
@@ -102,11 +112,6 @@ def complete(
         distance_to_tuned=whole.distance_to_tuned,
         layers=recipe.layers,
     )
-    write_records(folder / LAYERS, layer_facts(recipe.id, sums))
-    record = {"digest": digest, "candidate": asdict(candidate), "parents": dict(parents)}
-    write_json(folder / "checkpoint.json", record)
-    folder.rename(folder.with_name(recipe.id))
-    return candidate
 
 
 def fresh_part(out: Path, recipe: Recipe) -> Path:

@@ -78,7 +78,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     wanted = [one for one in originals if one.digest not in left_out]
     with weights_present(inputs["candidates"], wanted, run_file, context.state, context.progress.update):
         scores = score_all(asked, examination, out, context.progress.update, known)
-    scores += [_copy_scores(scores, candidate, out) for candidate in copies if candidate.digest not in left_out]
+    scored = {one.model: one for one in scores}
+    scores += [_copy_scores(scored[one.duplicate_of], one, out) for one in copies if one.duplicate_of in scored]
     unasked = [replace(measured[one.digest], model=one.model) for one in subjects if one.digest in left_out]
     return _with_bpb(out, [*_measured(out, asked), *unasked], scores_outcome(out, scores, inputs, audits))
 
@@ -114,14 +115,15 @@ def _with_bpb(out: Path, measured: Sequence[BitsPerByte], outcome: Outcome) -> O
 
 
 def _by_content(candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
-    """Return the candidates to evaluate, and those that equal one of them; its original may be in another shard."""
-    own = {candidate.id for candidate in candidates if not candidate.duplicate_of}
-    copies = [candidate for candidate in candidates if candidate.duplicate_of in own]
-    return [candidate for candidate in candidates if candidate.duplicate_of not in own], copies
+    """Return the candidates to evaluate, and those that are the same model as one of them.
+
+    What is the same as a candidate of another shard is in neither: it is evaluated there.
+    """
+    originals = {candidate.id: candidate for candidate in candidates if not candidate.duplicate_of}
+    return list(originals.values()), [candidate for candidate in candidates if candidate.duplicate_of in originals]
 
 
-def _copy_scores(scores: list[ModelScores], candidate: Candidate, out: Path) -> ModelScores:
-    original = next(one for one in scores if one.model == candidate.duplicate_of)
+def _copy_scores(original: ModelScores, candidate: Candidate, out: Path) -> ModelScores:
     copied = replace(original, model=candidate.id, duplicate_of=original.model)
     (out / candidate.id).mkdir(parents=True, exist_ok=True)
     write_json(out / candidate.id / SCORES, to_json(copied))

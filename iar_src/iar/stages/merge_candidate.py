@@ -14,8 +14,14 @@ from iar.services.checkpoints import read_json, weights_digest
 from iar.services.delta_facts import write_deltas
 from iar.services.earlier_sets import EarlierSets
 from iar.services.fisher import read_information
-from iar.services.merge_duplicates import mark_duplicates
-from iar.services.merge_engines import ParentFolders, make_candidates, own_parents, parent_digests, recipe_of
+from iar.services.merge_engines import (
+    ParentFolders,
+    make_candidates,
+    mark_duplicates_in_grid,
+    own_parents,
+    parent_digests,
+    recipe_of,
+)
 from iar.services.merge_writers import remove_parts
 from iar.services.workspace import Context
 
@@ -27,7 +33,8 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     In a run on another, the first shard writes `deltas.jsonl` too: how the changes of the document sets relate.
     """
     information = read_information(inputs.get("fisher"))
-    recipes = grid(run_file.recover, context.seed, information)[context.shard - 1 :: context.shards]
+    everything = grid(run_file.recover, context.seed, information)
+    recipes = everything[context.shard - 1 :: context.shards]
     base, tuned, sets = inputs["base"], inputs["tuned"] / "checkpoint", EarlierSets.of(inputs)
     folders = ParentFolders(base, tuned, tuple(sets.checkpoints))
     parents = parent_digests(run_file, folders)
@@ -39,7 +46,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
 
     by_id = {candidate.id: candidate for candidate in [*filter(None, finished.values()), *merged]}
     made = [by_id[recipe.id] for recipe in recipes]
-    candidates = mark_duplicates(made, out, base, tuned, run_file.recover.same_within)
+    candidates = mark_duplicates_in_grid(run_file, folders, everything, made, out, context.progress.update)
     changes = write_deltas(out, [base, *sets.checkpoints, tuned]) if sets.folder and context.shard == 1 else []
     write_records(out / "candidates.jsonl", candidates)
     return with_deltas(outcome(candidates, parents, run_file.recover.tuned_too), changes)
