@@ -25,7 +25,8 @@ from iar.services import jobs, train_worker
 from iar.services.distributed import torchrun
 from iar.services.job_store import JobInStore
 from iar.services.object_store import Bucket
-from iar.services.store import Store, bring, content_ref, file_list, put_folder
+from iar.services.store import Store, bring, content_ref
+from iar.services.store_transfer import file_list, put_folder
 from iar.services.task_settings import hand_on
 from iar.services.trainer import TrainingJob, scratch_gb, train
 from iar.services.training_job import told_by_ranks

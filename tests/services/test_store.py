@@ -18,7 +18,8 @@ from iar.records import write_json
 from iar.services import object_store
 from iar.services.execution import Finished
 from iar.services.object_store import PART_BYTES, Bucket
-from iar.services.store import Store, StoredRef, put_folder
+from iar.services.store import Store, StoredRef
+from iar.services.store_transfer import put_folder
 from iar.services.workspace import Workspace, read_manifest
 from tests.services import store_task
 from tests.services.s3_server import BUCKET, PLACE, Request, S3Server, error

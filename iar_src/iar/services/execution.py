@@ -20,13 +20,13 @@ from iar.methods.digest import digest_json
 from iar.records import Lineage, Outcome, read_records, write_json
 from iar.services import activity
 from iar.services.attempts import Tries
-from iar.services.checkpoints import read_json
 from iar.services.hub_commits import pin
 from iar.services.progress import Progress
 from iar.services.registry_heads import head_tag, keep_head
 from iar.services.registry_records import FINISHED
 from iar.services.stage_keys import STAGES, key_parts
-from iar.services.store import Report, Store, StoredRef, is_stored
+from iar.services.store import Store, StoredRef, is_stored
+from iar.services.store_transfer import Report
 from iar.services.surroundings import surroundings
 from iar.services.withheld import retracted_now, with_retractions
 from iar.services.workspace import LINEAGE, STEPS, Context, Manifest, Ref, Workspace, stored_files
@@ -220,27 +220,13 @@ def _full_disk_explained(task: Task) -> Iterator[None]:
 
 def _release_candidates(task: Task) -> None:
     """Remove the weights of all candidates but the pick, now that the run's results are recorded."""
-    from iar.services.candidates import release
+    from iar.services.candidates import release_all_but_pick
 
-    folders = {role: _local_folder(text, task.workspace) for role, text in task.inputs.items()}
-    selection = read_json(folders["selector"] / "selection.json") if "selector" in folders else {}
-    if not selection:  # not here, where only the store has it
-        return
-    artifacts = [folder for role, folder in folders.items() if role.startswith("candidates")]
     registry = task.context(Progress(None, task.name)).registry()
     try:
-        parents = [folders[role] for role in ("base", "tuned", "earlier") if role in folders]
-        release(artifacts, selection["pick"], parents, registry)
+        release_all_but_pick(task.inputs, task.workspace, task.store, registry)
     finally:
         registry.close()
-
-
-def _local_folder(reference: str, workspace: Workspace) -> Path:
-    """Return where an artifact lies in the state folder, if it is here."""
-    if not is_stored(reference):
-        return Ref.parse(reference).path
-    ref = StoredRef.parse(reference)
-    return workspace.artifact(ref.task, ref.key)
 
 
 def _record(task: Task, manifest: Manifest, ref: Ref, reused: bool) -> None:

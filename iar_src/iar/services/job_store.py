@@ -29,16 +29,8 @@ from iar.records import from_json, to_json, write_json
 from iar.services.epoch_weights import EPOCHS
 from iar.services.linking import link_file, link_tree
 from iar.services.object_store import Bucket
-from iar.services.store import (
-    ARTIFACTS,
-    StoredRef,
-    bring,
-    content_ref,
-    file_list,
-    get_folder,
-    listed_files,
-    put_folder,
-)
+from iar.services.store import ARTIFACTS, StoredRef, bring, content_ref
+from iar.services.store_transfer import file_list, get_folder, listed_files, put_folder
 from iar.services.telemetry import TrainingResult
 from iar.services.training_job import ERRORS, JOB, RESULT, RankEnd, Step, TrainingJob, read_result
 from iar.services.workspace import KEY_DIGITS, MANIFEST, STEPS, TRAININGS, read_manifest, stored_files

@@ -205,10 +205,10 @@ class Bucket:
                 **self._named(name), UploadId=upload, MultipartUpload={"Parts": parts}
             )
 
-    def download(self, name: str, path: Path, size: int, sha256: str) -> None:
+    def download(self, name: str, path: Path, size: int, sha256: str) -> bool:
         """Write an object to a file, which appears only with the right digest; a cut download goes on where it stood.
 
-        Raises PermanentError where the object is gone or has other bytes.
+        Returns whether there is such an object. Raises PermanentError where it has other bytes.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(path.name + ".part")
@@ -219,16 +219,24 @@ class Bucket:
             found = self._fill(part, name, size)
         if found != sha256:
             part.unlink()
+            if not found:
+                return False
             raise PermanentError(
                 f"{self.place}/{name}: its bytes were changed: SHA-256 {found[:12]}, not {sha256[:12]}"
             )
         sync(part)
         part.replace(path)
+        return True
 
     def fetch(self, name: str, path: Path, size: int) -> None:
         """Write an object of `size` bytes to a file in place of any other; a cut download goes on where it stood."""
         path.unlink(missing_ok=True)
-        self._fill(path, name, size)
+        if not self._fill(path, name, size):
+            raise self.gone(name)
+
+    def gone(self, name: str) -> PermanentError:
+        """Return what to raise where an object is missing that should be there."""
+        return PermanentError(f"{self.place}/{name}: is gone, though a manifest lists it")
 
     def probe(self) -> None:
         """Write, read and delete one small object."""
@@ -255,7 +263,7 @@ class Bucket:
             raise
 
     def _fill(self, part: Path, name: str, size: int) -> str:
-        """Append to `part` what it lacks of the object; return the SHA-256 of all of it."""
+        """Append to `part` what it lacks of the object; return the SHA-256 of all of it, "" where there is none."""
         digest, broken = hashlib.sha256(), 0
         with part.open("ab+") as file:
             file.seek(0)
@@ -266,7 +274,7 @@ class Bucket:
                     with self._explained("reading", name):
                         stream = self._get(name, start)
                         if stream is None:
-                            raise PermanentError(f"{self.place}/{name}: is gone, though a manifest lists it")
+                            return ""
                         for block in stream.iter_chunks(BLOCK_BYTES):
                             file.write(block)
                             digest.update(block)

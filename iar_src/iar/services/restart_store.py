@@ -19,7 +19,7 @@ from pathlib import Path
 from iar.errors import IarError, PermanentError
 from iar.services.linking import link_tree
 from iar.services.object_store import Bucket
-from iar.services.store import file_list, get_folder, listed_files, put_folder
+from iar.services.store_transfer import file_list, get_folder, listed_files, put_folder
 from iar.services.workspace import STEPS, stored_files
 
 NODE = re.compile(r"(step-\d+)/manifest-(\d+)-of-(\d+)\.json")

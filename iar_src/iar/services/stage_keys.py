@@ -157,6 +157,8 @@ BOOKKEEPING = frozenset(
         "services.workspace",
         "services.candidates",
         "services.store",
+        "services.store_release",
+        "services.store_transfer",
         "services.object_store",
         "services.restart_store",
         "services.job_store",

@@ -2,6 +2,7 @@
 
 PLACE/artifacts/<task>/<key>/<SHA-256>        the bytes of a file, under their digest
                              manifest.json    names, sizes and digests of the files; written last and once
+                             released.json    names of files that were removed since, as they can be rebuilt
 PLACE/trainings/<task>-<key>/                 what a training has there while it is under way
 
 A half upload has no manifest and is never found. Two writers of one key cannot mix their files: each stands under its
@@ -9,40 +10,31 @@ digest, and the first manifest is the artifact; who comes second takes it over i
 """
 
 import fcntl
-import hashlib
-import json
 import os
-import shutil
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from iar.config import RunFile
-from iar.errors import IarError, PermanentError, TemporaryError, UserError
-from iar.methods.digest import digest_file
-from iar.records import from_json, to_json
-from iar.services.object_store import PART_BYTES, THREADS, Bucket
+from iar.errors import IarError, PermanentError, UserError
+from iar.services.object_store import Bucket
+from iar.services.store_transfer import Report, get_folder, has_manifest, listed_files, put_folder, sha256_of
 from iar.services.workspace import (
     KEY_DIGITS,
     MANIFEST,
     STEPS,
     TRAININGS,
     Manifest,
-    StoredFile,
     Workspace,
     damaged,
     parse_manifest,
     put_in_place,
     read_manifest,
     released,
-    sync,
 )
 
-Report = Callable[[float, float, str], None]
 ARTIFACTS = "artifacts"
 SCHEME = "s3://"
 
@@ -62,7 +54,12 @@ class StoredRef:
     digest: str
 
     def __str__(self) -> str:
-        return f"{self.place}/{ARTIFACTS}/{self.task}/{self.key[:KEY_DIGITS]}@sha256:{self.digest}"
+        return f"{self.place}/{self.folder}@sha256:{self.digest}"
+
+    @property
+    def folder(self) -> str:
+        """Where in the place its objects are."""
+        return _place(self.task, self.key)
 
     @classmethod
     def parse(cls, text: str) -> "StoredRef":
@@ -128,7 +125,7 @@ class Store:
         Raises UserError when it is gone from the store, PermanentError when it is not what was referred to.
         """
         here = self.workspace.artifact(ref.task, ref.key)
-        return read_manifest(here) if _is(here, ref.digest) else parse_manifest(self._referred(ref).decode())
+        return read_manifest(here) if has_manifest(here, ref.digest) else parse_manifest(self._referred(ref).decode())
 
     def open(self, ref: StoredRef, report: Report) -> Path:
         """Return the local folder of what a reference leads to, whole and verified. Raises as `manifest` does."""
@@ -151,7 +148,7 @@ class Store:
         raw = self._manifest(ref.task, ref.key)
         if raw is None:
             raise UserError(f"artifact {ref} is gone: run the same run file again to rebuild it")
-        if _digest(raw) != ref.digest:
+        if sha256_of(raw) != ref.digest:
             raise PermanentError(f"artifact {ref}: its manifest was changed; delete it from the store to rebuild it")
         return raw
 
@@ -162,99 +159,15 @@ class Store:
         if not (manifest.task == task and manifest.key[:KEY_DIGITS] == key[:KEY_DIGITS]):
             raise PermanentError(f"{self.bucket.place}/{place}: holds the manifest of another artifact; delete it")
         with _held(folder.with_name(folder.name + ".lock")):
-            if not _is_whole(final, _digest(raw)):
+            if not _is_whole(final, sha256_of(raw)):
                 get_folder(self.bucket, place, raw, manifest.files, folder, report)
                 put_in_place(folder, final)
         return manifest
 
 
-def put_folder(
-    bucket: Bucket,
-    place: str,
-    folder: Path,
-    files: Sequence[StoredFile],
-    manifest: bytes,
-    report: Report,
-    stop: threading.Event | None = None,
-    name: str = MANIFEST,
-    copies: Mapping[str, str] | None = None,
-) -> bytes:
-    """Upload the files of a folder that the store lacks, then its manifest; return the manifest that the store has.
-
-    What an earlier, cut upload has finished is not repeated. Once `stop` is set no manifest is written. `name` is the
-    manifest's, where a place has several. `copies`: by SHA-256, objects of the bucket with these bytes, to be copied
-    within it.
-    """
-    stop = stop or threading.Event()
-    objects = {f"{place}/{file.sha256}": file for file in files}  # equal bytes are one object
-    there = bucket.sizes(f"{place}/")
-    missing = {key: file for key, file in objects.items() if there.get(key) != file.size}
-    for key, source in [(key, source) for key, file in missing.items() if (source := (copies or {}).get(file.sha256))]:
-        if not stop.is_set() and bucket.copy(source, key):
-            del missing[key]
-    large = {key: file for key, file in missing.items() if file.size > PART_BYTES}
-    begun = bucket.unfinished(f"{place}/") if large else {}
-    done = len(objects) - len(missing)
-
-    def send(key: str) -> None:
-        if not stop.is_set():
-            bucket.upload(folder / missing[key].path, key)
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        for _ in pool.map(send, [key for key in missing if key not in large]):
-            report(done := done + 1, len(objects), "to the store")
-        for key, file in large.items():
-            bucket.upload_parts(folder / file.path, key, begun.get(key, ""), pool, stop)
-            report(done := done + 1, len(objects), "to the store")
-    if stop.is_set() or bucket.create(f"{place}/{name}", manifest):
-        return manifest
-    theirs = bucket.read(f"{place}/{name}")
-    if theirs is None:
-        raise TemporaryError(f"{bucket.place}/{place}: another writer was at it; run the same command again")
-    return theirs
-
-
-def get_folder(
-    bucket: Bucket, place: str, manifest: bytes, files: Sequence[StoredFile], folder: Path, report: Report
-) -> None:
-    """Download files into a folder, each checked against its digest before it appears under its name.
-
-    What an earlier, cut download of the same manifest has finished is not repeated. Raises PermanentError for a file
-    that is not what the manifest says, or that would lie outside the folder.
-    """
-    for file in files:
-        path = PurePosixPath(file.path)
-        if path.is_absolute() or ".." in path.parts or file.path == MANIFEST:
-            raise PermanentError(f"{bucket.place}/{place}: its manifest names {file.path!r}, which no artifact has")
-    if not _is(folder, _digest(manifest)):  # what is there belongs to another one
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / MANIFEST).write_bytes(manifest)
-        sync(folder / MANIFEST)
-    missing = [file for file in files if not _there(folder / file.path, file.size)]
-    done = len(files) - len(missing)
-
-    def bring(file: StoredFile) -> None:
-        bucket.download(f"{place}/{file.sha256}", folder / file.path, file.size, file.sha256)
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        for _ in pool.map(bring, missing):
-            report(done := done + 1, len(files), "from the store")
-
-
-def file_list(files: Sequence[StoredFile]) -> bytes:
-    """Return the manifest of a folder that is no artifact."""
-    return json.dumps({"files": [to_json(file) for file in files]}, indent=1, sort_keys=True).encode()
-
-
-def listed_files(manifest: bytes) -> tuple[StoredFile, ...]:
-    """Return the files that a manifest lists, an artifact's or `file_list`'s."""
-    return tuple(from_json(StoredFile, file) for file in json.loads(manifest)["files"])
-
-
 def content_ref(place: str, name: str, manifest: bytes) -> str:
     """Return the reference of a folder kept by content: `place/name/<16 digits>@sha256:<digest of its manifest>`."""
-    digest = _digest(manifest)
+    digest = sha256_of(manifest)
     return f"{place}/{name}/{digest[:KEY_DIGITS]}@sha256:{digest}"
 
 
@@ -276,8 +189,8 @@ def bring(ref: str, below: Path, report: Report) -> Path:
             raw = bucket.read(f"{name}/{MANIFEST}")
             if raw is None:
                 raise UserError(f"{uri} is gone from the store: run the same run file again to rebuild it")
-            if _digest(raw) != digest:
-                raise PermanentError(f"{uri}: its manifest has SHA-256 {_digest(raw)[:12]}, not {digest[:12]}")
+            if sha256_of(raw) != digest:
+                raise PermanentError(f"{uri}: its manifest has SHA-256 {sha256_of(raw)[:12]}, not {digest[:12]}")
             get_folder(bucket, name, raw, listed_files(raw), part, report)
             put_in_place(part, final)
     return final
@@ -287,20 +200,8 @@ def _place(task: str, key: str) -> str:
     return f"{ARTIFACTS}/{task}/{key[:KEY_DIGITS]}"
 
 
-def _digest(raw: bytes) -> str:
-    return hashlib.sha256(raw).hexdigest()
-
-
-def _is(folder: Path, digest: str) -> bool:
-    return (folder / MANIFEST).is_file() and digest_file(folder / MANIFEST) == digest
-
-
 def _is_whole(folder: Path, digest: str) -> bool:
-    return _is(folder, digest) and not any(damaged(folder, read_manifest(folder), verify=False))
-
-
-def _there(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
+    return has_manifest(folder, digest) and not any(damaged(folder, read_manifest(folder), verify=False))
 
 
 @contextmanager
