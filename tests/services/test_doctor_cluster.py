@@ -14,6 +14,7 @@ from iar.services.cluster_api import ClusterApi
 from iar.services.doctor_cluster import examine_cluster
 from iar.services.doctor_pool import check_storage
 from iar.services.findings import Check
+from iar.services.kubeflow import Kubeflow, Server
 from tests.services.cluster_emulator import Cluster, config, emulated
 from tests.services.kfp_double import KfpDouble, served
 from tests.services.s3_server import s3_server
@@ -315,6 +316,62 @@ def test_the_version_of_pipelines_is_told_and_an_old_or_unknown_one_is_a_warning
     kfp.about = about
     found = look(kfp)["pipelines"]
     assert (found.status, found.detail) == (status, f"{kfp.url} answers, several users, version {version}")
+
+
+DIGEST = f"@sha256:{'0' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("image", "helper", "status", "version"),
+    [
+        ("ghcr.io/kubeflow/kfp-api-server:2.17.1", "", "pass", "2.17.1"),
+        ("registry.example:5000/kfp-api-server:2.15.0", "", "warn", "2.15.0"),
+        (f"ghcr.io/kubeflow/kfp-api-server:2.17.1{DIGEST}", "", "pass", "2.17.1"),
+        (f"registry.example:5000/server{DIGEST}", "ghcr.io/kubeflow/kfp-driver:2.17.0", "pass", "2.17.0"),
+        (f"registry.example:5000/server{DIGEST}", f"registry.example:5000/driver{DIGEST}", "warn", ""),
+        ("registry.example:5000/server:latest", "", "warn", ""),
+    ],
+)
+def test_the_version_of_a_server_that_does_not_tell_is_that_of_its_images(
+    cluster: Cluster, kfp: KfpDouble, image: str, helper: str, status: str, version: str
+) -> None:
+    kfp.about = {"multi_user": False, "tag_name": "unknown", "commit_sha": "unknown"}
+    env = [{"name": "LOG_LEVEL", "value": "info"}, {"name": "SECRET", "valueFrom": {}}]
+    container = {"name": "server", "image": image, "env": [*env, {"name": "V2_DRIVER_IMAGE", "value": helper}]}
+    deployment = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    cluster.objects["apps/v1/deployments", "kubeflow", "ml-pipeline"] = deployment
+    found = look(kfp)["pipelines"]
+    told = f"{version}, as deployment ml-pipeline in namespace kubeflow says" if version else "unknown"
+    assert (found.status, found.detail) == (status, f"{kfp.url} answers, one user, version {told}")
+
+
+def test_a_deployment_that_may_not_be_read_leaves_the_version_unknown(cluster: Cluster, kfp: KfpDouble) -> None:
+    kfp.about = {"multi_user": False}
+    cluster.closed.add("/apis/apps/v1/namespaces/kubeflow/deployments/ml-pipeline")
+    found = look(kfp)["pipelines"]
+    assert found.status == "warn" and found.detail.endswith("version unknown")
+    assert found.fix.endswith("nor is deployment ml-pipeline in namespace kubeflow to be read")
+
+
+@pytest.mark.parametrize(
+    ("host", "namespace"),
+    [
+        ("http://ml-pipeline.team-a.svc.cluster.local:8888", "team-a"),
+        ("http://ml-pipeline-ui.team-a.svc", "team-a"),
+        ("https://kubeflow.example.com/pipeline", "kubeflow"),
+        ("http://localhost:8888", "kubeflow"),
+        ("http://ml-pipeline:8888", "kubeflow"),
+    ],
+)
+def test_a_server_is_looked_for_in_the_namespace_of_its_address(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, host: str, namespace: str
+) -> None:
+    monkeypatch.setattr(Kubeflow, "check", lambda self: Server(False, ""))
+    container = {"name": "server", "image": "kfp-api-server:2.17.0"}
+    deployment = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    cluster.objects["apps/v1/deployments", namespace, "ml-pipeline"] = deployment
+    found = {check.name: check for check in examine_cluster(RUN_FILE, "", host, "")}["pipelines"]
+    assert found.status == "pass" and found.detail.endswith(f"in namespace {namespace} says")
 
 
 @pytest.mark.parametrize(

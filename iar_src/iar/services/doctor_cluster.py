@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
 
@@ -17,6 +18,9 @@ from iar.services.orphans import check_orphans
 NAMESPACE = "iar"
 # From this version on Kubeflow Pipelines itself confines the pods of tasks.
 LEAST_PIPELINES = Version("2.17")
+# Kubeflow Pipelines' own server where it is installed, and the variables that name the images of its tasks' helpers.
+SERVER, USUAL_PLACE = "ml-pipeline", "kubeflow"
+HELPERS = ("V2_DRIVER_IMAGE", "V2_LAUNCHER_IMAGE")
 
 
 def examine_cluster(run_file: RunFile | None, namespace: str, host: str, s3: str) -> Iterator[Check]:
@@ -26,7 +30,7 @@ def examine_cluster(run_file: RunFile | None, namespace: str, host: str, s3: str
     """
     yield from _with_api(namespace, lambda cluster: _examine_api(cluster, run_file))
     experiment = run_file.register.experiment if run_file else "iar"
-    yield from guarded("pipelines", lambda: check_pipelines(Kubeflow(host, namespace, experiment)))
+    yield from guarded("pipelines", lambda: check_pipelines(Kubeflow(host, namespace, experiment), namespace))
     for place in dict.fromkeys([s3, run_file.run.store if run_file else ""]):
         if place:
             yield from guarded("store", partial(check_store, place))
@@ -65,21 +69,48 @@ def _examine_api(cluster: ClusterApi, run_file: RunFile | None) -> Iterator[Chec
     yield from check_orphans(cluster, reap=False)
 
 
-def check_pipelines(cluster: Kubeflow) -> Check:
+def check_pipelines(pipelines: Kubeflow, namespace: str) -> Check:
     """Reach Kubeflow Pipelines with this token, and compare its version with the one that tasks need."""
-    server = cluster.check()
+    server = pipelines.check()
     users = "several users" if server.multi_user else "one user"
-    version = _version(server.version)
-    detail = f"{cluster.host} answers, {users}, version {version or 'unknown'}"
+    version, source = _version(server.version), ""
     if version is None:
-        fix = f"make sure that it is {LEAST_PIPELINES} or later: it does not say (--host of its UI often does)"
-        return Check("pipelines", "warn", detail, fix)
+        place = _place_of(pipelines.host)
+        source = f", as deployment {SERVER} in namespace {place} says"
+        version = _installed(namespace, place)
+    if version is None:
+        detail = f"{pipelines.host} answers, {users}, version unknown"
+        fix = f"make sure that it is {LEAST_PIPELINES} or later: it does not say (--host of its UI often does), nor is"
+        return Check("pipelines", "warn", detail, f"{fix} deployment {SERVER} in namespace {place} to be read")
+    detail = f"{pipelines.host} answers, {users}, version {version}{source}"
     if version < LEAST_PIPELINES:
         fix = (
             f"update it to {LEAST_PIPELINES}, or relax the namespace to baseline: pods of its tasks are not restricted"
         )
         return Check("pipelines", "warn", detail, fix)
     return Check("pipelines", "pass", detail)
+
+
+def _place_of(host: str) -> str:
+    """Return the namespace of the server: that of its address inside the cluster, else the usual one."""
+    names = (urlsplit(host).hostname or "").split(".")
+    return names[1] if names[0].startswith(SERVER) and len(names) > 1 else USUAL_PLACE
+
+
+def _installed(namespace: str, place: str) -> Version | None:
+    """Return the version by which the images of the server are named; None where that cannot be seen.
+
+    Many releases of the server do not tell their version: their images were built without it.
+    """
+    try:
+        found = ClusterApi(namespace or NAMESPACE).get(f"/apis/apps/v1/namespaces/{place}/deployments/{SERVER}") or {}
+    except IarError:
+        return None
+    containers = found.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ())
+    helpers = [one.get("value", "") for each in containers for one in each.get("env", ()) if one["name"] in HELPERS]
+    images = [*(str(each.get("image", "")) for each in containers), *helpers]
+    tags = (image.partition("@")[0].rpartition("/")[2].partition(":")[2] for image in images)
+    return next(filter(None, map(_version, tags)), None)
 
 
 def check_mlflow(uri: str) -> Check:
