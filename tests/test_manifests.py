@@ -337,6 +337,29 @@ def test_artifacts_in_s3_take_their_credentials_from_a_secret(tmp_path: Path) ->
         assert opened[name]["egress"][0]["ports"] == [{"protocol": "TCP", "port": 443}]
 
 
+@each_overlay
+def test_a_database_elsewhere_takes_the_place_of_the_one_here(overlay: str, tmp_path: Path) -> None:
+    shutil.copytree(MANIFESTS, tmp_path / "manifests")
+    place = tmp_path / "manifests" / "overlays" / overlay / "kustomization.yaml"
+    place.write_text(
+        place.read_text().replace("components:\n", "components:\n  - ../../components/external-postgres\n")
+    )
+    done = subprocess.run(["kubectl", "kustomize", place.parent], capture_output=True, text=True, check=True)
+    found = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(done.stdout)}
+    before = {(one["kind"], one["metadata"]["name"]) for one in render(overlay)}
+    gone = {kind for kind, _ in before - found.keys()}
+    assert gone == {"StatefulSet", "NetworkPolicy", "ConfigMap"}
+    assert set(found) - before == {("NetworkPolicy", "external-postgres")}
+    # Run file and MLflow keep the name, which is now an alias.
+    assert found["Service", "postgres"]["spec"] == {"type": "ExternalName", "externalName": "postgres.example.com"}
+    policy = found["NetworkPolicy", "external-postgres"]["spec"]
+    assert policy["egress"][0]["ports"] == [{"protocol": "TCP", "port": 5432}]
+    assert "iar-train" in str(policy["podSelector"]) and "llm-server" in str(policy["podSelector"])
+    validate = pytest.importorskip("kubernetes_validate").validate
+    for key in (("Service", "postgres"), ("NetworkPolicy", "external-postgres")):
+        validate(found[key], "1.30", strict=True)
+
+
 def test_a100_asks_for_the_pool_and_a_larger_volume() -> None:
     pod = named("a100", "Job", "iar-doctor")["spec"]["template"]["spec"]
     assert "A100" in pod["nodeSelector"]["nvidia.com/gpu.product"]
