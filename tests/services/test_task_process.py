@@ -8,12 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from kfp import dsl
+from kfp.dsl.executor import Executor
 
+from iar.components.align import align
 from iar.config import RunFile
 from iar.errors import UserError
+from iar.methods.job_spec import training_job
 from iar.records import Lineage, Outcome
 from iar.services.task_process import run_component
+from iar.services.task_settings import show_manifest, task_settings
 
 
 class Shown:
@@ -53,13 +58,15 @@ def run(shown: Shown, stage: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     return run_component("base_model", text, {}, shown.metrics, shown.summary, **parts)
 
 
-def test_numbers_text_report_frontier_and_job_are_shown(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stage(run_file: RunFile, inputs: Any, out: Path, context: Any) -> Outcome:
-        (out / "report.html").write_text("<p>report</p>")
-        (out / "frontier.png").write_bytes(b"png")
-        return Outcome({"points": 3.0, "nothing": float("nan")}, "**ok**", ())
+def reporting(run_file: RunFile, inputs: Any, out: Path, context: Any) -> Outcome:
+    """A stage that leaves a report and a plot."""
+    (out / "report.html").write_text("<p>report</p>")
+    (out / "frontier.png").write_bytes(b"png")
+    return Outcome({"points": 3.0, "nothing": float("nan")}, "**ok**", ())
 
-    assert run(shown, stage, monkeypatch).startswith("file:///")
+
+def test_numbers_text_report_frontier_and_job_are_shown(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(shown, reporting, monkeypatch).startswith("file:///")
     assert shown.logged == {"points": 3.0}
     assert (shown.text("summary"), shown.text("page")) == ("**ok**", "<p>report</p>")
     assert f'src="data:image/png;base64,{b64encode(b"png").decode()}"' in shown.text("frontier")
@@ -93,3 +100,46 @@ def test_an_error_is_one_line_and_its_exit_code(
         run(shown, stage, monkeypatch)
     assert ended.value.code == 2
     assert capsys.readouterr().err == "base-model: documents.path: nothing there; correct it\n"
+
+
+def test_what_is_set_on_a_task_reaches_the_job_through_kubeflows_own_executor(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def train(run_file: RunFile, inputs: Any, out: Path, context: Any) -> Outcome:
+        show_manifest(training_job("/state/work/align-0", ["python"], run_file.platform, task_settings()).manifest())
+        return Outcome({}, "", ())
+
+    base = run(shown, reporting, monkeypatch)
+    monkeypatch.setitem(sys.modules, "iar.stages.align", SimpleNamespace(run=train))
+    text = RunFile.model_validate({"run": {"name": "t"}, "documents": {"path": "docs"}}).canonical()
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    given = {  # as the backend's driver writes it
+        "affinity": affinity,
+        "tolerations": [{"key": "team", "operator": "Exists"}],
+        "nodeSelector": {"pool": "b"},
+        "env": [{"name": "NCCL_DEBUG", "value": "INFO"}],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "resources": {"limits": {"nvidia.com/gpu": "4"}, "requests": {"cpu": "2"}},
+    }
+    folder, kinds = tmp_path / "kfp", {"metrics": "Metrics", "summary": "Markdown", "job": "Artifact"}
+    artifacts = {
+        name: {"artifacts": [{"name": name, "type": {"schemaTitle": f"system.{kind}"}, "uri": str(folder / name)}]}
+        for name, kind in kinds.items()
+    }
+    outputs = {"outputFile": str(folder / "executor_output.json"), "artifacts": artifacts}
+    outputs |= {"parameters": {"Output": {"outputFile": str(folder / "Output")}}}
+    values = {"run_file": text, "data": base, "base": base, "name": "align", "task_config": given}
+    Executor({"inputs": {"parameterValues": values}, "outputs": outputs}, align).execute()
+
+    manifest = yaml.safe_load((folder / "job").read_text())
+    pod = manifest["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert {name: pod[name] for name in ("affinity", "tolerations", "nodeSelector")} == {
+        name: given[name] for name in ("affinity", "tolerations", "nodeSelector")
+    }
+    assert given["env"][0] in container["env"]
+    assert given["volumes"][0] in pod["volumes"] and given["volumeMounts"][0] in container["volumeMounts"]
+    assert (
+        container["resources"]["limits"]["nvidia.com/gpu"] == "4" and container["resources"]["requests"]["cpu"] == "2"
+    )
