@@ -9,9 +9,10 @@ import pytest
 
 from iar.config import RunFile
 from iar.errors import PermanentError
-from iar.services import stage_keys
+from iar.services import code_digests
+from iar.services.code_digests import PACKAGE, code_digest, imported_modules
 from iar.services.hub_commits import PLACES
-from iar.services.stage_keys import PACKAGE, RECIPES, STAGES, code_digest, digest_place, imported_modules, key_parts
+from iar.services.stage_keys import RECIPES, STAGES, digest_place, key_parts
 
 INPUTS = {
     "inject": {"data": "1", "base": "2"},
@@ -196,7 +197,7 @@ def test_an_edit_reaches_the_stages_that_import_the_file(tmp_path: Path, monkeyp
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(stage_keys, "PACKAGE", tmp_path)
+    monkeypatch.setattr(code_digests, "PACKAGE", tmp_path)
 
     def digests() -> list[str]:
         code_digest.cache_clear()
