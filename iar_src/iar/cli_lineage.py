@@ -27,6 +27,9 @@ MaybeId = Annotated[str, typer.Argument(metavar="[ID]", help="Id of what to chec
 LineageRun = Annotated[Path | None, typer.Option("--run", metavar="RUN.yaml", help="Run file, for its registry.")]
 All = Annotated[bool, typer.Option("--all", help="List every entry, not their number, where there are many alike.")]
 Dot = Annotated[bool, typer.Option("--dot", help="Print a graph for Graphviz.")]
+OfKind = Annotated[
+    str, typer.Option("--kind", metavar="KIND", help="List every entry of this kind, such as checkpoint, and no other.")
+]
 Head = Annotated[list[str] | None, typer.Option("--head", metavar="HEAD", help="A head that was printed before.")]
 SignedBy = Annotated[
     Path | None,
@@ -37,28 +40,33 @@ Check = Annotated[bool, typer.Option("--all", help="Check everything, as without
 
 @lineage.command()
 def upstream(
-    id_: Id, run_yaml: LineageRun = None, state: State = None, all_: All = False, dot: Dot = False,
+    id_: Id, kind: OfKind = "", run_yaml: LineageRun = None, state: State = None, all_: All = False, dot: Dot = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Show what ID was made from, down to the source documents."""
-    from iar.services.lineage import SHOWN_SIBLINGS, render_upstream
-
     with opened(run_yaml, state) as registry:
-        rows = render_upstream(registry, registry.find(id_).digest, None if all_ else SHOWN_SIBLINGS)
+        rows = _followed(registry, id_, kind, all_, up=True)
     _print_rows(rows, dot, as_json)
 
 
 @lineage.command()
 def downstream(
-    id_: Id, run_yaml: LineageRun = None, state: State = None, all_: All = False, dot: Dot = False,
+    id_: Id, kind: OfKind = "", run_yaml: LineageRun = None, state: State = None, all_: All = False, dot: Dot = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Show what was made from ID: which models hold this document."""
-    from iar.services.lineage import SHOWN_SIBLINGS, render_downstream
-
+    """Show what was made from ID: with --kind checkpoint, which models hold this document."""
     with opened(run_yaml, state) as registry:
-        rows = render_downstream(registry, registry.find(id_).digest, None if all_ else SHOWN_SIBLINGS)
+        rows = _followed(registry, id_, kind, all_, up=False)
     _print_rows(rows, dot, as_json)
+
+
+def _followed(registry: "Registry", id_: str, kind: str, all_: bool, up: bool) -> "list[Row]":
+    from iar.services.lineage import SHOWN_SIBLINGS, list_kind, render_downstream, render_upstream
+
+    digest = registry.find(id_).digest
+    if kind:
+        return list_kind(registry, digest, kind, up)
+    return (render_upstream if up else render_downstream)(registry, digest, None if all_ else SHOWN_SIBLINGS)
 
 
 @lineage.command()
@@ -79,13 +87,19 @@ def why(
 
 @lineage.command()
 def diff(
-    first: First, second: Second, run_yaml: LineageRun = None, state: State = None, as_json: AsJson = False
-) -> None:
+    first: First, second: Second, run_yaml: LineageRun = None, state: State = None, dot: Dot = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
     """Show how B differs from A: items of datasets with the reason; settings, code and data of runs."""
     from iar.services.lineage_diff import diff as differences
 
     with opened(run_yaml, state) as registry:
         found = differences(registry, first, second)
+    if dot:
+        from iar.services.lineage_graphs import diff_rows
+
+        _print_rows(diff_rows(first, second, found), dot, as_json)
+        return
     if as_json:
         print_json([asdict(one) for one in found])
         return
@@ -95,12 +109,19 @@ def diff(
 
 
 @lineage.command()
-def coverage(id_: Id, run_yaml: LineageRun = None, state: State = None, as_json: AsJson = False) -> None:
+def coverage(
+    id_: Id, run_yaml: LineageRun = None, state: State = None, dot: Dot = False, as_json: AsJson = False
+) -> None:
     """Show which chunks of a dataset's documents have no question, and which pairs nobody certified."""
     from iar.services.lineage_questions import coverage as covered
 
     with opened(run_yaml, state) as registry:
-        found = covered(registry, id_)
+        found, entry = covered(registry, id_), registry.find(id_)
+    if dot:
+        from iar.services.lineage_graphs import coverage_rows
+
+        _print_rows(coverage_rows(entry, found), dot, as_json)
+        return
     if as_json:
         print_json(asdict(found))
         return
@@ -118,12 +139,19 @@ def coverage(id_: Id, run_yaml: LineageRun = None, state: State = None, as_json:
 
 
 @lineage.command("consumed-by")
-def consumed_by(id_: Id, run_yaml: LineageRun = None, state: State = None, as_json: AsJson = False) -> None:
+def consumed_by(
+    id_: Id, run_yaml: LineageRun = None, state: State = None, dot: Dot = False, as_json: AsJson = False
+) -> None:
     """Show which stage of which run used ID, in what role, to make what."""
     from iar.services.lineage_questions import consumed_by as uses
 
     with opened(run_yaml, state) as registry:
-        found = uses(registry, id_)
+        found, entry = uses(registry, id_), registry.find(id_)
+    if dot:
+        from iar.services.lineage_graphs import uses_rows
+
+        _print_rows(uses_rows(entry, found), dot, as_json)
+        return
     if as_json:
         print_json([asdict(one) for one in found])
         return
@@ -153,12 +181,19 @@ def real_share(id_: Id, run_yaml: LineageRun = None, state: State = None, as_jso
 
 
 @lineage.command()
-def reproduce(id_: Id, run_yaml: LineageRun = None, state: State = None, as_json: AsJson = False) -> None:
+def reproduce(
+    id_: Id, run_yaml: LineageRun = None, state: State = None, dot: Dot = False, as_json: AsJson = False
+) -> None:
     """Show the recipe of ID: the stages behind it in order, what is computed again and what is replayed."""
     from iar.services.lineage_recipe import reproduce as recipe
 
     with opened(run_yaml, state) as registry:
         found = recipe(registry, id_)
+    if dot:
+        from iar.services.lineage_graphs import recipe_rows
+
+        _print_rows(recipe_rows(found), dot, as_json)
+        return
     if as_json:
         print_json(found)
         return

@@ -57,6 +57,7 @@ Expect = Annotated[
 TestReused = Annotated[
     bool, typer.Option("--test-reused", help="Accept a test that other models had taken before; the tags say so.")
 ]
+DecidedBy = Annotated[str, typer.Option("--by", metavar="NAME", help="The person who decides, to be on record.")]
 Rollback = Annotated[bool, typer.Option("--rollback", help="Back to what the alias was before its last promotion.")]
 Kserve = Annotated[
     Path | None,
@@ -209,6 +210,7 @@ def promote(
     test_reused: TestReused = False,
     rollback: Rollback = False,
     history: History = False,
+    by: DecidedBy = "",
     kserve: Kserve = None,
     set_: Set = None,
     state: State = None,
@@ -228,9 +230,9 @@ def promote(
         _show_history(run_file, alias, as_json)
         return
     moved = (
-        promotion.rollback(run_file, alias, expect, serve=kserve is not None)
+        promotion.rollback(run_file, alias, expect, serve=kserve is not None, by=by)
         if rollback
-        else promotion.promote(run_file, alias, expect, test_reused, serve=kserve is not None)
+        else promotion.promote(run_file, alias, expect, test_reused, serve=kserve is not None, by=by)
     )
     if kserve:
         _write_service(kserve, run_file, moved)

@@ -17,17 +17,20 @@ if TYPE_CHECKING:
 
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it stays in the registry.")]
 By = Annotated[str, typer.Option("--by", metavar="NAME", help="The person who decides; stays in the registry.")]
+MaybeBy = Annotated[str, typer.Option("--by", metavar="NAME", help="The person who decides, if it is to be on record.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this it only says what it would do.")]
 SHOWN = 20
 
 
-def retract(id_: Id, reason: Reason, run_yaml: LineageRun = None, state: State = None, as_json: AsJson = False) -> None:
+def retract(
+    id_: Id, reason: Reason, by: MaybeBy = "", run_yaml: LineageRun = None, state: State = None, as_json: AsJson = False
+) -> None:
     """Take ID, or the file with this SHA-256, out of use: no run reads it, no model made from it is promoted."""
     from iar.services.retraction import damage
     from iar.services.retraction import retract as retract_in
 
     with opened(run_yaml, state, to_read=False) as registry:
-        made, new = retract_in(registry, id_, reason)
+        made, new = retract_in(registry, id_, reason, by)
         found = damage(registry, made.subject)
         _keep_head(registry, run_yaml, state)
     if as_json:

@@ -335,7 +335,10 @@ class SuiteScore:
 
 @dataclass(frozen=True)
 class Look:
-    """A model scored on an evaluation set of `items`, and how many models were by then (`looks`, this one included)."""
+    """A model scored on an evaluation set of `items`, and how many models were by then (`looks`, this one included).
+
+    scorer: the rule that grades replies to it, "judge" where judges vote, "" where an older version looked.
+    """
 
     model: str
     suite: str
@@ -344,6 +347,7 @@ class Look:
     items: int
     private: bool
     looks: int
+    scorer: str = ""
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,8 @@ def test_every_output_of_an_event_is_there_before_it_is_an_input(
     made: set[str] = set()
     for event in map(json.loads, path.read_text().splitlines()):
         sources = {one["name"] for one in event["inputs"]} - made
-        # Nothing makes theta_0 and the files: the registry has them as sources.
-        assert all(name.startswith(("source:", "checkpoint:")) for name in sources)
+        # Nothing makes theta_0, the files and the general suites: the registry has them as sources.
+        assert all(name.startswith(("source:", "checkpoint:", "eval-set:")) for name in sources)
         made |= {one["name"] for one in event["outputs"]}
     assert any(name.startswith("dataset:") for name in made)
 

@@ -3,8 +3,11 @@
 import re
 from pathlib import Path
 
+from iar.methods.one_page import with_lineage
 from iar.report.lineage_page import MOST_ROWS, tree, write_lineage_page
 from iar.services.lineage import Row
+from iar.services.workspace import Ref
+from tests.finished_run import Finished
 
 NASTY = '</li><script>alert("1")</script>\x1b[31m\u202e'
 
@@ -38,6 +41,21 @@ def test_a_large_run_is_cut_and_says_so(tmp_path: Path) -> None:
     page = write_lineage_page(tmp_path, rows(5 * MOST_ROWS), "r-1").read_text(encoding="utf-8")
 
     assert page.count("<li>") == MOST_ROWS and f"{4 * MOST_ROWS + 5:,} more rows are left out" in page
+
+
+def test_shown_alone_the_report_holds_the_tree_and_links_to_nothing_beside_it(finished: Finished) -> None:
+    """Kubeflow's UI shows the page by itself."""
+    ref = next(stage["ref"] for stage in finished.status["stages"] if stage["task"] == "register")
+    report, lineage = (
+        (Ref.parse(ref).path / name).read_text(encoding="utf-8") for name in ("report.html", "lineage.html")
+    )
+    assert 'href="lineage.html"' in report
+
+    page = with_lineage(report, lineage)
+    assert 'href="lineage.html"' not in page and 'href="report.html"' not in page
+    assert page.count('<ul class="tree">') == 1 and page.count("<ul") == page.count("</ul>")
+    assert lineage.partition('<ul class="tree">')[2].partition("</main>")[0].strip() in page
+    assert with_lineage(report, "") == report
 
 
 def test_a_row_stands_below_the_last_one_that_is_less_deep() -> None:

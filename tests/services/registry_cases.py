@@ -15,7 +15,7 @@ from sqlalchemy.engine.cursor import CursorFetchStrategy
 from iar.errors import PermanentError, UserError
 from iar.methods.digest import digest_text
 from iar.records import Lineage
-from iar.services.lineage import format_rows, render_downstream, render_upstream
+from iar.services.lineage import format_rows, list_kind, render_downstream, render_upstream
 from iar.services.lineage_activities import activities, failed_uses
 from iar.services.registry import Edge, Producer, Registry
 from iar.services.registry_pages import edges_page, events_page
@@ -266,6 +266,18 @@ def test_the_tree_shows_each_entry_once_on_its_shortest_way(registry: Registry) 
         f"  base: checkpoint:{merged.digest[:12]}  merged\n"
         f"  start: checkpoint:{tuned.digest[:12]}  tuned"
     )
+
+
+def test_all_of_a_kind_are_listed_by_name_and_no_other(registry: Registry) -> None:
+    entries = a_run()
+    registry.record(entries.values(), PRODUCER)
+
+    down = list_kind(registry, entries["d1"].digest, "qa-pair", up=False)
+    assert [(row.depth, row.name) for row in down] == [(0, "d1"), (1, "q1.0"), (1, "q1.1"), (1, "q1.2")]
+    assert [row.name for row in list_kind(registry, entries["tuned"].digest, "document", up=True)][1:] == ["d1", "d2"]
+    assert [row.name for row in list_kind(registry, entries["base"].digest, "document", up=True)] == ["base"]
+    with pytest.raises(UserError, match=r"--kind 'model': the registry has none; it has checkpoint, chunk, dataset"):
+        list_kind(registry, entries["d1"].digest, "model", up=False)
 
 
 def test_a_group_says_how_many_it_stands_for(registry: Registry) -> None:

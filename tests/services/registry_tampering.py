@@ -51,7 +51,9 @@ MAKING_OF = f"(SELECT id FROM makings WHERE entity = {OF})"
 def test_a_changed_name_is_named(tampered: Tampered) -> None:
     registry, change, entries = tampered
     change("UPDATE entities SET name = 'q0' WHERE name = 'q1.0'")
-    assert registry.verify() == [f"entity qa-pair:{entries['q1.0'].digest[:12]}: changed after it was recorded"]
+    line = f"entity qa-pair:{entries['q1.0'].digest[:12]}: changed after it was recorded"
+    assert registry.verify() == registry.verify_entry(entries["tuned"].digest) == [line]
+    assert registry.verify_entry(entries["q1.1"].digest) == []
 
 
 def test_a_changed_activity_is_named(tampered: Tampered) -> None:
@@ -76,6 +78,8 @@ def test_an_edge_that_was_tampered_with_is_named_by_its_product(tampered: Tamper
     change(statement)
     (line,) = registry.verify()
     assert line.startswith(f"edges of checkpoint:{entries['tuned'].digest[:12]}: not those it was recorded with")
+    assert registry.verify_entry(entries["tuned"].digest) == [line]
+    assert registry.verify_entry(entries["base"].digest) == registry.verify_entry(entries["d1"].digest) == []
 
 
 def test_an_edge_that_was_dropped_with_its_digest_mended_shows_in_the_recording(tampered: Tampered) -> None:

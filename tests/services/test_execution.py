@@ -14,7 +14,7 @@ import pytest
 from iar.config import RunFile
 from iar.errors import PermanentError, TemporaryError, UserError
 from iar.records import Lineage, Outcome
-from iar.services import execution
+from iar.services import task_books
 from iar.services.execution import Finished, execute
 from iar.services.workspace import Workspace
 
@@ -73,7 +73,7 @@ def test_a_crash_between_publishing_and_recording_is_made_good(world: World) -> 
         raise KeyboardInterrupt
 
     with world.monkeypatch.context() as patch:
-        patch.setattr(execution, "_record_lineage", broken)
+        patch.setattr(task_books, "_record_lineage", broken)
         with pytest.raises(KeyboardInterrupt):
             world.run(good)
     assert world.run(good).reused

@@ -41,6 +41,7 @@ from iar.services import promotion
 from iar.services.checkpoints import weights_digest
 from iar.services.finalist import finalist
 from iar.services.judges import judge_names, open_judges, vote, write_votes
+from iar.services.lineage_activities import activities
 from iar.services.model_versions import ModelVersions
 from iar.services.promotion import history, promote, rollback
 from iar.services.promotion_gates import check_verifiers
@@ -265,6 +266,31 @@ def test_rollback_goes_back_step_by_step_and_the_history_keeps_all(books: Books)
     # A new promotion after a rollback is undone to where the rollback had led.
     promote(runs[2], "champion", test_reused=True)
     assert rollback(run_file, "champion").version == "1"
+
+
+def test_a_promotion_stands_below_its_model_and_is_an_activity_with_the_person_who_decided(books: Books) -> None:
+    first, second = books.finish("one"), books.finish("two")
+    promote(first, "champion", by="Ada Byron")
+    promote(second, "champion", test_reused=True)
+    rollback(second, "champion", by="Bob Noyce")
+
+    registry = books.registry
+    promotions = registry.of_kind("promotion")
+    assert promotions[0].name.endswith("@champion is version 1")
+    assert [one.payload["version"] for one in promotions] == ["1", "2", "1"]
+    for one, run in zip(promotions, (first, second, first), strict=True):
+        inputs = dict(registry.find(one.digest).inputs)
+        assert inputs["promotes"] == finalist(run).lineage
+    assert registry.find(dict(registry.find(promotions[0].digest).inputs)["decided-by"]).name == "Ada Byron"
+    assert promotions[0].digest in registry.products([DOCUMENT.digest])
+
+    done = activities(registry, kind="promote")
+    assert [one.run_id for one in done] == [first.run_id, second.run_id]
+    assert [role for role, _ in done[0].used] == ["promotes", "decision", "decided-by"]
+    assert done[0].config["alias"] == "champion" and done[0].config["gates"]["selection"] == "pass"
+    assert done[0].made == (("promotion", promotions[0].digest),) and done[0].environment and done[0].seed == 17
+    (back,) = activities(registry, kind="rollback")
+    assert back.config["gates"].keys() == {"retraction", "files"} and registry.verify() == []
 
 
 def test_a_test_that_another_model_took_before_is_refused_unless_accepted(books: Books) -> None:
@@ -662,4 +688,5 @@ def test_an_older_copy_of_the_registry_promotes_nothing(books: Books, tmp_path: 
     ) as refused:
         promote(run_file, "challenger")
     assert "put the right database back" in str(refused.value) and books.alias(run_file, "challenger") == ""
-    assert len(books.registry.lacking(tracked_heads(run_file, books.state, books.registry))) == 1
+    missing = books.registry.lacking(tracked_heads(run_file, books.state, books.registry))
+    assert [line.split()[0] for line in missing] == ["event", "recording"]

@@ -8,8 +8,9 @@ import pytest
 from iar import cli
 from iar.errors import UserError
 from iar.records import Lineage
+from iar.services.lineage_activities import activities
 from iar.services.registry import Producer, Registry
-from iar.services.retraction import made_from, retract, retractions
+from iar.services.retraction import made_from, restore, retract, retractions
 
 FILE = "f" * 64
 DOCUMENT = Lineage("document", "d" * 64, "velm.md", {"source_digest": FILE})
@@ -47,6 +48,28 @@ def test_a_file_that_no_run_has_seen_is_retracted_before_it_comes(registry: Regi
 
     assert new and (made.subject, made.id) == ("a" * 64, "file:aaaaaaaaaaaa")
     assert made_from(registry, made.subject) == {}
+
+
+def test_a_retraction_is_an_activity_with_the_person_who_decided(registry: Registry) -> None:
+    retract(registry, "document:dddd", "asked to", "Ada Byron")
+    retract(registry, "a" * 64, "withdrawn")
+
+    with_person, without = activities(registry, kind="retract")
+    assert {role: registry.find(digest).name for role, digest in with_person.used} == {
+        "retracted": "velm.md", "decided-by": "Ada Byron"
+    }  # fmt: skip
+    assert with_person.config["reason"] == "asked to" and with_person.config["subject"] == FILE
+    assert without.used == () and without.config["subject"] == "a" * 64
+    assert all(one.environment and one.hardware and one.code_version for one in (with_person, without))
+    assert registry.events()[0].payload["by"] == "Ada Byron" and registry.verify() == []
+
+
+def test_what_was_decided_twice_is_two_activities(registry: Registry) -> None:
+    for _ in range(2):
+        retract(registry, "document:dddd", "asked to")
+        restore(registry, "document:dddd", "agreed", "Ada Byron")
+
+    assert [one.kind for one in activities(registry)] == ["", "retract", "restore", "retract", "restore"]
 
 
 def test_another_entry_is_retracted_by_its_own_digest(registry: Registry) -> None:

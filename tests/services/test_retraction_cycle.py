@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -210,6 +211,19 @@ def test_verify_names_a_changed_byte_and_an_anchor_that_moved(world: World, aske
     assert asked("verify", dataset_of(built), code=1)["faults"] == faults
 
 
+def test_a_file_that_was_changed_together_with_its_manifest_is_named(world: World, asked: Ask) -> None:
+    built = world.build()
+    changed, manifest = built.ref.path / "train.jsonl", built.ref.path / "manifest.json"
+    before = digest_file(changed)
+    changed.write_bytes(changed.read_bytes().replace(b"e", b"E", 1))
+    manifest.write_text(manifest.read_text().replace(before, digest_file(changed)))
+
+    faults = asked("verify", code=1)["faults"]
+
+    assert faults == [f"{built.ref.path}: its manifest is not the one that was recorded, so neither need its files be"]
+    assert asked("verify", dataset_of(built), code=1)["faults"] == faults
+
+
 def test_an_older_registry_put_in_place_is_named(world: World, asked: Ask) -> None:
     world.build()
     shutil.copytree(world.state, world.state.with_name("backup"))
@@ -219,9 +233,10 @@ def test_an_older_registry_put_in_place_is_named(world: World, asked: Ask) -> No
         if (world.state.with_name("backup") / name).is_file():
             shutil.copy(world.state.with_name("backup") / name, world.state / name)
 
-    (fault,) = asked("verify", code=1)["faults"]
+    faults = asked("verify", code=1)["faults"]
 
-    assert fault.startswith("event 2: once ended with") and "an older copy" in fault
+    starts = [fault.partition(": once ended with")[0].partition(" ")[0] for fault in faults]
+    assert starts == ["event", "recording"] and all("an older copy" in fault for fault in faults)
 
 
 def test_coverage_words_uses_and_recipe_of_a_real_dataset(world: World, asked: Ask) -> None:
@@ -269,3 +284,42 @@ def test_two_runs_differ_in_settings_code_and_nothing_else(world: World, asked: 
     assert [(one["item"], one["why"]) for one in asked("diff", "a", "b")] == [
         ("inject code_version", "1 -> 2"), ("inject config.inject.rate", "1 -> 2"),
     ]  # fmt: skip
+
+
+def test_two_runs_differ_in_their_data(world: World, asked: Ask) -> None:
+    registry = world.registry()
+    for run, data, base, kept in (("a", "d", "b", 5), ("b", "e", "b", 4)):
+        whole = Producer(run, "qa-build", "1", "c", 17, 1.0, 1.0, made=(("dataset", data * 64),), kind="build")
+        fetched = Producer(run, "base-model", "1", "c", 17, 0.0, 1.0, made=(("checkpoint", base * 64),), kind="ingest")
+        step = replace(whole, stage="qa-build/filtered", made=(), counts={"in": 6, "kept": kept})
+        for one in (fetched, whole, step):
+            registry.activity(one)
+
+    assert [(one["item"], one["why"]) for one in asked("diff", "a", "b")] == [
+        ("qa-build data.dataset", f"dataset:{'d' * 12} -> dataset:{'e' * 12}"),
+        ("qa-build/filtered counts.kept", "5 -> 4"),
+    ]
+
+
+def test_every_answer_that_names_entries_is_a_graph_too(
+    world: World, asked: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = dataset_of(world.build())
+    asked("retract", digest_file(world.documents / TAKEN), "--reason", "withdrawn")
+    second = dataset_of(world.build())
+    (document, *_) = (one["item"] for one in asked("diff", first, second))
+    for arguments, arrow in (
+        (["upstream", second], '[label="drawn-from"]'),
+        (["downstream", document, "--kind", "dataset"], '[label=""]'),
+        (["why", second, first], ""),
+        (["diff", first, second], '[label="removed"]'),
+        (["coverage", second], '[label="certified-by"]'),
+        (["consumed-by", document], '[label="contains"]'),
+        (["reproduce", second], '[label="step 1"]'),
+    ):
+        capsys.readouterr()
+        code = cli.call(["lineage", *arguments, "--dot", "--state", str(world.state)])
+        text = capsys.readouterr().out
+        assert code == (0 if arrow else 2), arguments
+        assert not arrow or (text.startswith("digraph lineage {") and text.endswith("}\n") and arrow in text), text
+        assert cli.call(["lineage", *arguments, "--dot", "--json", "--state", str(world.state)]) == 2

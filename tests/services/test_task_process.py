@@ -60,7 +60,8 @@ def run(shown: Shown, stage: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def reporting(run_file: RunFile, inputs: Any, out: Path, context: Any) -> Outcome:
     """A stage that leaves a report and a plot."""
-    (out / "report.html").write_text("<p>report</p>")
+    (out / "report.html").write_text('<p>report</p><p id="lineage"><a href="lineage.html">beside</a></p>')
+    (out / "lineage.html").write_text('<main><ul class="tree"><li>theta_0</li></ul></main>')
     (out / "frontier.png").write_bytes(b"png")
     return Outcome({"points": 3.0, "nothing": float("nan")}, "**ok**", ())
 
@@ -68,7 +69,8 @@ def reporting(run_file: RunFile, inputs: Any, out: Path, context: Any) -> Outcom
 def test_numbers_text_report_frontier_and_job_are_shown(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(shown, reporting, monkeypatch).startswith("file:///")
     assert shown.logged == {"points": 3.0}
-    assert (shown.text("summary"), shown.text("page")) == ("**ok**", "<p>report</p>")
+    assert shown.text("summary") == "**ok**" and "href" not in shown.text("page")
+    assert '<ul class="tree"><li>theta_0</li></ul>\n</details>' in shown.text("page")
     assert f'src="data:image/png;base64,{b64encode(b"png").decode()}"' in shown.text("frontier")
     assert shown.text("job").startswith("# No job was launched: ")
 

@@ -10,6 +10,7 @@ import pytest
 from iar.config import DocumentsSection, QaBuildSection, RunFile, RunSection
 from iar.errors import UserError
 from iar.methods.digest import digest_json
+from iar.methods.scorers import SCORERS
 from iar.methods.teaching import QUESTION_TYPES
 from iar.records import Chunk, Document, Lineage, Outcome, QAPair, RewriteInput, SourceFacts, read_records, to_json
 from iar.services.decontamination import read_checks
@@ -172,7 +173,9 @@ def test_lineage_leads_from_the_dataset_to_the_documents(demo: tuple[Path, Outco
     entries = list(read_records(out / "lineage.jsonl", Lineage))
     by_digest = {entry.digest: entry for entry in entries}
     (dataset,) = (entry for entry in entries if entry.kind == "dataset")
-    assert [entry.kind for entry in outcome.lineage] == ["agent", "agent", "agent", "dataset", "rejects"]
+    # The rules of the file filter, and the one that finds duplicates.
+    kinds = ["agent"] * 3 + ["scorer"] * (len(SCORERS) + 1) + ["dataset", "rejects"]
+    assert [entry.kind for entry in outcome.lineage] == kinds
     counts = {name: count for name, count in dataset.payload.items() if isinstance(count, int)}
     listed = [digest for role, digest in dataset.inputs if role == "contains"]
     assert dataset.digest == digest_json(counts | {"contains": listed})

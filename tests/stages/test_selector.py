@@ -10,6 +10,7 @@ from iar.config import RunFile
 from iar.errors import UserError
 from iar.methods.digest import digest_file, digest_json, digest_text
 from iar.methods.merge_grid import grid
+from iar.methods.provenance import scores_payload
 from iar.records import (
     BitsPerByte,
     Candidate,
@@ -32,6 +33,7 @@ RUN_FILE = RunFile.model_validate(
 )
 IDS = [recipe.id for recipe in grid(RUN_FILE.recover, 17)]
 
+VANILLA = model_scores("vanilla", 40.0, (30.0, 30.0, 30.0))
 PAIR = QAPair(
     "q1", "d1", "c1", "validation", "fact_extraction", "Who?", "Tora Lind", "", ("Lind",), "Tora Lind", "offline"
 )
@@ -57,7 +59,7 @@ def write_inputs(
     for path in inputs.values():
         path.mkdir(parents=True)
     write_records(inputs["data"] / "validation.jsonl", [PAIR])
-    default = [model_scores("vanilla", 40.0, (30.0, 30.0, 30.0)), model_scores("theta_IA", 55.0, (20.0, 20.0, 20.0))]
+    default = [VANILLA, model_scores("theta_IA", 55.0, (20.0, 20.0, 20.0))]
     write_scores(inputs["references"], references or default)
     for number in range(shards):
         write_records(inputs[f"candidates_{number + 1}"] / "candidates.jsonl", candidates[number::shards])
@@ -117,6 +119,8 @@ def test_the_decision_knows_what_it_chose_considered_and_was_validated_on(tmp_pa
     assert [digest for role, digest in entry.inputs if role == "considered"] == [f"digest-{n}" for n in IDS[:-1]]
     assert ("validated-on", selection.dataset_digest) in entry.inputs
     assert ("compared-with", "digest-vanilla") in entry.inputs
+    weighed = {digest for role, digest in entry.inputs if role == "weighed"}
+    assert weighed == {digest_json(scores_payload(one)) for one in (*candidate_scores(), VANILLA)}
 
 
 def hashed(entry: Lineage) -> Lineage:
@@ -136,11 +140,13 @@ def test_the_registry_takes_the_decision_where_its_inputs_were_recorded(tmp_path
     question = Lineage("qa", digest_json(to_json(PAIR)), PAIR.id, {})
     registry = Context.for_tests(tmp_path).registry()
     producer = Producer("test", "selector", "code", "config", 17, 0.0, 1.0)
-    registry.record(map(hashed, [*made, question]), producer)
+    numbers = [digest_json(scores_payload(one)) for one in (*candidate_scores(), VANILLA)]
+    scores = [Lineage("scores", digest, "", {}) for digest in numbers]
+    registry.record(map(hashed, [*made, question, *scores]), producer)
     recorded = list(map(hashed, outcome.lineage))
     registry.record(recorded, producer)
     sources = {edge.role for edge in registry.upstream(recorded[-1].digest)}
-    assert {"chosen", "considered", "compared-with", "validated-on", "contains"} <= sources
+    assert {"chosen", "considered", "compared-with", "validated-on", "contains", "weighed"} <= sources
     registry.close()
 
 

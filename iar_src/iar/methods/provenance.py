@@ -16,10 +16,11 @@ ROWS = frozenset(("chunk", "anchor", "qa", "retelling", "example"))
 """Kinds that exist only inside a dataset: formats that know datasets and models, and no rows, pass them over."""
 
 
-AGENTS = frozenset(("agent", "verifier"))
+AGENTS = frozenset(("agent", "scorer", "verifier"))
 """Kinds that wrote or judged: no data."""
-COMPARED = frozenset(("chosen", "considered", "compared-with"))
-"""Roles of the models that a decision looked at."""
+WEIGHED = "weighed"
+COMPARED = frozenset(("chosen", "considered", "compared-with", WEIGHED))
+"""Roles of the models that a decision looked at, and of their scores."""
 UNCHECKED = "unchecked"
 """Of scores: the evaluations that training data was not checked against; absent where it was against all."""
 TAKEN_BEFORE = "taken_before"

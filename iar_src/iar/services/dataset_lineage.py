@@ -6,7 +6,7 @@ million questions to learn it.
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import iar
 from iar.config import Endpoint
@@ -15,10 +15,14 @@ from iar.methods.offline_teacher import CERTIFIERS
 from iar.methods.textnorm import words_of
 from iar.records import Anchor, Document, Lineage, Retelling, SourceFacts, to_json
 
+if TYPE_CHECKING:
+    from iar.methods.filter_report import ScorerReport
+
 READ_FROM, WRITTEN_BY, IN, DROPPED_FROM = "read-from", "written-by", "in", "dropped-from"
-CERTIFIED_BY = "certified-by"
+CERTIFIED_BY, FILTERED_BY = "certified-by", "filtered-by"
 RULES = "offline"
 PROMPTS = Path(iar.__file__).parent / "prompts"
+FILTER_CODE = Path(iar.__file__).parent / "methods" / "scorers.py"
 
 
 def source_entries(documents: Iterable[Document]) -> Iterator[Lineage]:
@@ -57,6 +61,14 @@ def teacher_entries(teachers: Iterable[str]) -> Iterator[Lineage]:
     for teacher in sorted(set(teachers)):
         payload = {"role": "teacher", "name": teacher, "prompts": "" if teacher == RULES else prompts}
         yield Lineage("agent", digest_json(payload), teacher, payload)
+
+
+def scorer_entries(reports: "Iterable[ScorerReport]") -> Iterator[Lineage]:
+    """Yield an entry a rule of the file filter: its threshold in this run, and the digest of the code that scores."""
+    for one in reports:
+        payload = {"role": "filter", "name": one.name, "meaning": one.meaning, "threshold": one.threshold}
+        payload |= {"origin": one.origin, "version": digest_file(FILTER_CODE)}
+        yield Lineage("scorer", digest_json(payload), f"{one.name} of documents, {one.threshold}", payload)
 
 
 def rejects_entry(rejects: Path, counts: Mapping[tuple[str, str], int], dataset: str) -> Lineage:

@@ -4,38 +4,32 @@ import contextlib
 import errno
 import fcntl
 import importlib
-import json
-import math
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from iar.config import RunFile
 from iar.errors import TemporaryError, UserError
 from iar.methods.digest import digest_json
-from iar.records import Lineage, Outcome, read_records, write_json
+from iar.records import Outcome
 from iar.services import activity
 from iar.services.attempts import Tries
+from iar.services.file_manifests import with_files
 from iar.services.hub_commits import pin
 from iar.services.progress import Progress
-from iar.services.registry_heads import head_tag, keep_head
-from iar.services.registry_records import FINISHED
 from iar.services.stage_keys import STAGES, key_parts
 from iar.services.store import Store, StoredRef, is_stored
 from iar.services.store_transfer import Report
 from iar.services.surroundings import surroundings
+from iar.services.task_books import record
 from iar.services.withheld import retracted_now, with_retractions
-from iar.services.workspace import LINEAGE, STEPS, Context, Manifest, Ref, Workspace, stored_files
-
-if TYPE_CHECKING:
-    from iar.services.registry import Registry
+from iar.services.workspace import Context, Manifest, Ref, Workspace, stored_files
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-MAX_TRACKED_BYTES = 1_000_000
 READS_DOCUMENTS = ("qa_build", "qa_documents")
 
 
@@ -82,6 +76,12 @@ class Task:
         """Where this run keeps its books."""
         return self.workspace.run(self.run_file.run_id)
 
+    @property
+    def base(self) -> str:
+        """Digest of the theta_0 that the task is given, "" where it is given none."""
+        made = self.manifests["base"].outcome.lineage if "base" in self.manifests else ()
+        return next((entry.digest for entry in made if entry.kind == "checkpoint"), "")
+
     def context(self, progress: Progress) -> Context:
         """What the stage sees of this task."""
         file = self.run_file
@@ -123,7 +123,7 @@ def execute(
                 if task.run_file.platform.backend == "kubeflow":
                     task.store.forget_training(task.name, task.key)
         ref = task.workspace.ref(task.name, task.key)
-        _record(task, manifest, ref, reused)
+        record(task, manifest, ref, reused)
         if stage == "register" and task.run_file.recover.keep == "pick":
             _release_candidates(task)
     progress.done(manifest.seconds, reused)
@@ -184,9 +184,11 @@ def _produce(task: Task, progress: Progress) -> Manifest:
         started = time.time()
         stage = importlib.import_module(f"iar.stages.{task.stage}")
         outcome: Outcome = stage.run(task.shown, inputs, work, task.context(progress))
+        seconds, files = time.time() - started, stored_files(work)
+        outcome = replace(outcome, lineage=with_files(outcome.lineage, work, files, task.base))
         manifest = Manifest(
-            task.name, task.stage, task.key, task.parts, task.parts["code"], started, time.time() - started,
-            stored_files(work), outcome, surroundings(),
+            task.name, task.stage, task.key, task.parts, task.parts["code"], started, seconds, files, outcome,
+            surroundings(),
         )  # fmt: skip
         succeeded()
         task.workspace.publish(manifest)
@@ -227,59 +229,3 @@ def _release_candidates(task: Task) -> None:
         release_all_but_pick(task.inputs, task.workspace, task.store, registry)
     finally:
         registry.close()
-
-
-def _record(task: Task, manifest: Manifest, ref: Ref, reused: bool) -> None:
-    """Enter the result into registry and tracking, once a run; a marker written last says that it is done."""
-    marker = task.run_folder / "tasks" / f"{task.name}.json"
-    if not (marker.is_file() and json.loads(marker.read_text())["ref"] == str(ref)):
-        registry = task.context(Progress(None, task.name)).registry()
-        try:
-            activity = _record_lineage(task, manifest, registry)
-            _track(task, manifest, ref.path, registry, activity)
-        finally:
-            registry.close()
-    marker.parent.mkdir(exist_ok=True)
-    entry = {"task": task.name, "stage": task.stage, "ref": str(ref), "reused": reused, "seconds": manifest.seconds}
-    write_json(marker, entry | {"metrics": finite(manifest.outcome.metrics)})
-
-
-def _record_lineage(task: Task, manifest: Manifest, registry: "Registry") -> str:
-    """Enter what the task made; return the id of its activity."""
-    begun = activity.begun(task.run_file, task.name, task.parts, {}, manifest.started)
-    ended = manifest.started + manifest.seconds
-    producer = replace(
-        begun, status=FINISHED, seconds=manifest.seconds, **vars(manifest.made_in),
-        cost=task.cost(manifest.started, ended, finite(manifest.outcome.metrics)),
-    )  # fmt: skip
-    whole = task.workspace.artifact(task.name, task.key) / LINEAGE
-    registry.record(read_records(whole, Lineage) if whole.is_file() else manifest.outcome.lineage, producer)
-    keep_head(task.workspace.state, registry)
-    return producer.id
-
-
-def _track(task: Task, manifest: Manifest, folder: Path, registry: "Registry", activity: str) -> None:
-    from iar.services.linked_runs import dataset_uses, lineage_tags, link_run
-    from iar.services.tracking import Tracker
-
-    steps = folder / STEPS
-    lines = steps.read_text(encoding="utf-8").splitlines() if steps.is_file() else []
-    small = [path for path in sorted(folder.glob("*.json")) if path.stat().st_size <= MAX_TRACKED_BYTES]
-    tracker = Tracker(task.run_file, task.run_file.run_id, task.workspace.state)
-    run = tracker.log_stage(
-        task.name,
-        params=task.parts["settings"],
-        metrics=finite(manifest.outcome.metrics),
-        steps=[json.loads(line) for line in lines],
-        artifacts=small,
-        datasets=dataset_uses(registry, manifest.outcome.lineage),
-        tags=lineage_tags(manifest.outcome.lineage, activity) | head_tag(registry),
-    )
-    link_run(registry, activity, tracker.uri, run)
-    if STAGES[task.stage].each_run:
-        tracker.finish("FINISHED")
-
-
-def finite(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers among the metrics: what a UI or a database can take."""
-    return {name: value for name, value in metrics.items() if isinstance(value, int | float) and math.isfinite(value)}

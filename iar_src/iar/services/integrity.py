@@ -6,13 +6,18 @@ from pathlib import Path
 
 from iar.config import RunFile
 from iar.errors import IarError
+from iar.methods.provenance import ROWS
 from iar.records import Anchor, Chunk, Document, read_records
 from iar.services.decontamination import read_checks, unchecked
 from iar.services.evaluations import GENERAL, OWN
 from iar.services.lineage_examples import example_faults
+from iar.services.published import replaced
 from iar.services.registry import Registry, short_id
 from iar.services.registry_heads import kept_heads
 from iar.services.workspace import CHECKS, Ref, damaged, read_manifest
+
+# Rows of a dataset, which the manifest does not name one by one, and what is in no file.
+WITHOUT_ARTIFACT = ROWS | {"source", "document", "verifier", "promotion", "agent"}
 
 
 def verify_all(registry: Registry, state: Path, heads: list[str]) -> list[str]:
@@ -20,18 +25,24 @@ def verify_all(registry: Registry, state: Path, heads: list[str]) -> list[str]:
     return [
         *registry.verify([*kept_heads(state), *heads]),
         *(line for folder in _artifacts(state) for line in check_artifact(folder)),
+        *replaced(registry, _artifacts(state)),
         *_reports(state),
     ]
 
 
 def verify_entry(registry: Registry, state: Path, id_: str) -> list[str]:
-    """Return one line for each fault of the artifacts in which an entry stands. Raises UserError for an unknown id."""
+    """Return one line for each fault of an entry, of what it was made from, and of the artifacts in which it stands.
+
+    Raises UserError for an unknown id.
+    """
     entry = registry.find(id_)
     shown = short_id(entry.kind, entry.digest)
     folders = [folder for folder in _artifacts(state) if entry.digest in (folder / "manifest.json").read_text("utf-8")]
-    if not folders and entry.kind not in ("source", "document", "chunk", "qa", "retelling", "anchor", "verifier"):
-        return [f"{shown}: no artifact in {state} holds it; give its state folder with --state"]
-    return [line for folder in folders for line in check_artifact(folder)]
+    faults = registry.verify_entry(entry.digest)
+    if not folders and entry.kind not in WITHOUT_ARTIFACT:
+        return [*faults, f"{shown}: no artifact in {state} holds it; give its state folder with --state"]
+    faults += (line for folder in folders for line in check_artifact(folder))
+    return [*faults, *replaced(registry, folders)]
 
 
 def check_artifact(folder: Path) -> Iterator[str]:

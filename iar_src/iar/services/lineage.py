@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
+from iar.errors import UserError
 from iar.services.database import transaction
 from iar.services.registry import Registry, short_id
 from iar.services.registry_schema import ENTITIES
-from iar.services.registry_walk import among, roles_between, shortest_way, steps
+from iar.services.registry_walk import among, named, roles_between, shortest_way, steps
 from iar.services.registry_write import batches, numbers
 from iar.services.retraction import retracted_entries
 
@@ -61,6 +62,19 @@ def render_upstream(registry: Registry, digest: str, shown: int | None = SHOWN_S
 def render_downstream(registry: Registry, digest: str, shown: int | None = SHOWN_SIBLINGS) -> list[Row]:
     """Return what was made from `digest`, directly or not, in the same form as render_upstream."""
     return _render(registry, digest, shown, up=False)
+
+
+def list_kind(registry: Registry, digest: str, kind: str, up: bool) -> list[Row]:
+    """Return an entry, and below it every entry of a kind that it was made from, or that was made from it, by name.
+
+    Raises UserError for a kind that the registry has none of.
+    """
+    if kind not in (known := registry.kinds()):
+        raise UserError(f"--kind {kind!r}: the registry has none; it has {', '.join(sorted(known))}")
+    retracted = retracted_entries(registry)
+    ((own, name),) = registry.labels([digest]).values()
+    found = [(digest, own, name, 0), *((one, kind, name, 1) for one, name in named(registry.engine, digest, up, kind))]
+    return [Row(depth, "", of, name, short_id(of, one), retracted.get(one, "")) for one, of, name, depth in found]
 
 
 def render_way(registry: Registry, product: str, ancestor: str) -> list[Row]:

@@ -12,8 +12,10 @@ from iar.services.registry_records import FAILED, FINISHED, KILLED, Producer
 from iar.services.registry_schema import ACTIVITIES
 
 
-def activities(registry: Registry, run_id: str = "", failed: bool = False) -> list[Producer]:
+def activities(registry: Registry, run_id: str = "", failed: bool = False, kind: str = "") -> list[Producer]:
     """Return the activities of a run, or of all, in the order of their start; `failed`: those without a result only.
+
+    `kind`: those of a kind only, such as "train".
 
     Raises UserError for a run that the registry does not know.
     """
@@ -23,8 +25,8 @@ def activities(registry: Registry, run_id: str = "", failed: bool = False) -> li
         found = [Producer.parse(payload) for payload in connection.execute(query).scalars()]
     if run_id and not found:
         raise UserError(f"run {run_id!r}: the registry has no activity of it; iar lineage activities lists all runs")
-    shown = (one for one in found if one.status != FINISHED or not failed)
-    return sorted(shown, key=lambda one: (one.started, one.stage))
+    shown = (one for one in found if (one.status != FINISHED or not failed) and kind in ("", one.kind))
+    return sorted(shown, key=lambda one: one.started)
 
 
 def failed_uses(registry: Registry, digest: str) -> Iterator[tuple[str, Producer]]:
@@ -43,6 +45,12 @@ def activity_lines(registry: Registry, found: Iterable[Producer]) -> Iterator[st
             f"{one.status} after {one.seconds:.0f} s" if one.status in (FAILED, KILLED) else f"{one.seconds:.0f} s"
         ]
         parts += [f"{name.replace('_', ' ')} {amount:.6g}" for name, amount in sorted(one.cost.items())]
+        parts += [f"{name} {count}" for name, count in one.counts.items()]
         parts += [f"{one.error}: {one.message}"] * bool(one.message)
-        parts += [f"{role} {short_id(kinds[digest][0], digest)}" for role, digest in one.used if digest in kinds]
-        yield f"{when} {one.run_id} {one.stage}: {', '.join(parts)}" + f"; {one.hardware}" * bool(one.hardware)
+        parts += [
+            f"{role} {short_id(kinds[digest][0], digest)}"
+            for role, digest in one.used
+            if digest in kinds and one.status != FINISHED
+        ]
+        what = " ".join(filter(None, (when, one.run_id, one.stage)))
+        yield f"{what}: {', '.join(parts)}" + f"; {one.hardware}" * bool(one.hardware)

@@ -6,12 +6,16 @@ from typing import Any
 
 from sqlalchemy import select
 
+from iar.services.activity import INGEST
 from iar.services.database import transaction
 from iar.services.lineage_members import Member, members
-from iar.services.registry import Registry
+from iar.services.registry import Registry, short_id
 from iar.services.registry_records import DRAWN_FROM, FINISHED, Producer
 from iar.services.registry_schema import ACTIVITIES
 from iar.services.retraction import taints
+
+# Of its own run, or what follows from what is compared.
+NOT_COMPARED = ("id", "run_id", "started", "seconds", "config_digest", "cost", "counts", "used", "made", "kind")
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,13 @@ def _run(registry: Registry, run_id: str) -> dict[str, dict[str, Any]]:
     with transaction(registry.engine, writes=False) as connection:
         rows = connection.execute(query.order_by(ACTIVITIES.c.id)).all()
     found = [producer for row in rows if (producer := Producer.parse(row.payload)).status == FINISHED]
-    return {producer.stage: asdict(producer) for producer in found}
+    return {producer.stage: asdict(producer) | {"data": _data(producer)} for producer in found}
+
+
+def _data(producer: Producer) -> dict[str, str]:
+    """Return the data that an activity brought into its run: datasets, and models that were fetched."""
+    taken = ("dataset", "checkpoint") if producer.kind == INGEST else ("dataset",)
+    return {kind: short_id(kind, digest) for kind, digest in producer.made if kind in taken}
 
 
 def _diff_runs(one: Mapping[str, dict[str, Any]], other: Mapping[str, dict[str, Any]]) -> list[Difference]:
@@ -87,10 +97,16 @@ def _diff_runs(one: Mapping[str, dict[str, Any]], other: Mapping[str, dict[str, 
         if stage not in one:
             found.append(Difference("added", stage, "only the second has it"))
         else:
-            own = ("run_id", "started", "seconds", "config_digest")
-            sides = ({key: value for key, value in side.items() if key not in own} for side in (one[stage], activity))
+            sides = (_compared(stage, side) for side in (one[stage], activity))
             found += _changes(stage, *map(_flat, sides))
     return found
+
+
+def _compared(stage: str, activity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what two runs are compared by: of a step of a QA build its counts, for the rest stands with the build."""
+    if "/" in stage:
+        return {"counts": activity["counts"]}
+    return {key: value for key, value in activity.items() if key not in NOT_COMPARED}
 
 
 def _changes(stage: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:

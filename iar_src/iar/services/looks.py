@@ -8,9 +8,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from iar.methods.suite_grading import JUDGE
 from iar.records import EvalItem, Look, from_json, to_json, write_json
 from iar.services.registry import Registry
 from iar.services.subjects import Subject
+from iar.services.suites import is_judged
 from iar.services.vault import set_digest
 from iar.services.workspace import LOOKS, Context
 
@@ -40,7 +42,13 @@ def _looks(
     for subject in subjects:
         for name, digest in digests.items():
             looks = _entered(subject, name, split, digest, registry)
-            yield Look(subject.model, name, split, digest, len(suites[name]), suites[name][0].private, looks)
+            items = suites[name]
+            yield Look(subject.model, name, split, digest, len(items), items[0].private, looks, _scorer(items[0]))
+
+
+def _scorer(item: EvalItem) -> str:
+    """Return by what replies to an item are graded: judges, the rule a suite names, or the suite's own."""
+    return JUDGE if is_judged(item) else str(item.reference.get("verifier", item.suite))
 
 
 def _entered(subject: Subject, suite: str, split: str, digest: str, registry: Registry) -> int:

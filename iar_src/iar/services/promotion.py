@@ -6,13 +6,14 @@ the alias follows them.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from iar.config import RunFile, check_alias
 from iar.errors import UserError
 from iar.methods.digest import digest_json
-from iar.records import TestReading
+from iar.records import Lineage, TestReading
+from iar.services.deeds import DECIDED_BY, Deed, said
 from iar.services.finalist import Finalist, finalist, registered_artifact
 from iar.services.findings import Check, guarded
 from iar.services.model_versions import ModelVersions
@@ -44,14 +45,17 @@ class Promotion:
 
 
 def promote(
-    run_file: RunFile, alias: str, expect: str | None = None, test_reused: bool = False, serve: bool = False
-) -> Promotion:
+    run_file: RunFile, alias: str, expect: str | None = None, test_reused: bool = False, serve: bool = False,
+    by: str = "",
+) -> Promotion:  # fmt: skip
     """Let `alias` point at the model of a finished run. Nothing happens where it does already.
 
     `expect` is the version that the alias must stand at now ("none" = the alias is new); without it the one in the
-    history. With `serve` a cluster must be able to read the version's files. Raises UserError with every gate that
-    failed, one a line, and where another writer was faster.
+    history. With `serve` a cluster must be able to read the version's files. `by` is the person who decides, "" where
+    nobody is named. Raises UserError with every gate that failed, one a line, and where another writer was faster.
     """
+    options = {"alias": alias, "expect": expect, "test_reused": test_reused, "serve": serve}
+    deed = _deed(PROMOTE, run_file, options, by)
     one = finalist(run_file)
     with _opened(run_file, alias) as move:
         content = digest_json(model_files(one))
@@ -64,13 +68,15 @@ def promote(
         if move.standing != version:
             moved = {"version": version, "run_id": run_file.run_id, "files": content, "lineage": one.lineage}
             move.record(PROMOTE, moved)
+        move.enter(deed, findings, one.decision)
         move.settle()
         move.versions.tag(version, head_tag(move.registry))
     return Promotion(move.versions.name, alias, version, before, run_file.run_id, findings, storage)
 
 
-def rollback(run_file: RunFile, alias: str, expect: str | None = None, serve: bool = False) -> Promotion:
+def rollback(run_file: RunFile, alias: str, expect: str | None = None, serve: bool = False, by: str = "") -> Promotion:
     """Let `alias` point at what it pointed at before its last promotion. Raises UserError where there is no such."""
+    deed = _deed(ROLLBACK, run_file, {"alias": alias, "expect": expect, "serve": serve}, by)
     if not history(run_file, alias):
         raise UserError(f"{run_file.register.model_name}@{alias}: no promotion to go back to; see --history")
     with _opened(run_file, alias) as move:
@@ -91,6 +97,7 @@ def rollback(run_file: RunFile, alias: str, expect: str | None = None, serve: bo
             storage = storage_uri(run_file, move.versions.source(version), registered)
         _refuse((*findings, *check_storage(storage, serve)))
         move.record(ROLLBACK, target | {"lineage": tags["iar.lineage"]})
+        move.enter(deed, findings)
         move.settle()
         move.versions.tag(version, head_tag(move.registry))
     return Promotion(move.versions.name, alias, version, before, target["run_id"], findings, storage)
@@ -130,6 +137,7 @@ class _Move:
         self.registry, self.versions, self._alias = registry, versions, alias
         self._subject = f"{versions.name}@{alias}"
         self.events = registry.events(self._subject)
+        self.moved = self.events[-1] if self.events else None
 
     @property
     def standing(self) -> str:
@@ -156,12 +164,27 @@ class _Move:
         """Append the move to the history. Raises UserError where another writer was faster."""
         last = self.events[-1].digest if self.events else ""
         moved = {name: payload[name] for name in ("version", "run_id", "files", "lineage")} | {"before": self.standing}
-        if not self.registry.event_after(last, kind, self._subject, moved):
-            winner = self.registry.events(self._subject)[-1].payload
+        recorded = self.registry.event_after(last, kind, self._subject, moved)
+        seen, self.events = len(self.events), self.registry.events(self._subject)
+        self.moved = self.events[seen]
+        if not recorded:
+            winner = self.events[-1].payload
             raise UserError(
                 f"{self._subject}: meanwhile moved to version {winner['version']} of {winner['run_id']}; "
                 "look at that one, then repeat"
             )
+
+    def enter(self, deed: Deed, findings: tuple[Check, ...], decision: str = "") -> None:
+        """Enter the last move that was seen as something made from its model; what a kill left out, the next enters."""
+        assert self.moved is not None
+        payload = self.moved.payload | {"alias": self._subject, "event": self.moved.digest}
+        gates = {check.name: check.status for check in findings}
+        made_of = (("promotes", str(payload["lineage"])), *[(DECIDED_BY, one.digest) for one in deed.people])
+        name = f"{self._subject} is version {payload['version']}"
+        entry = Lineage("promotion", digest_json(payload), name, payload, made_of)
+        if not self.registry.labels([entry.digest]):
+            used = [made_of[0], *[("decision", decision)] * bool(decision)]
+            replace(deed, config=deed.config | {"gates": gates}).record(self.registry, self.moved, used, [entry])
 
     def settle(self) -> None:
         """Let the alias follow the history; whoever sets it last has seen the last move."""
@@ -181,6 +204,12 @@ def _opened(run_file: RunFile, alias: str) -> Iterator[_Move]:
         yield _Move(registry, ModelVersions(tracker, settings.model_name), alias)
     finally:
         registry.close()
+
+
+def _deed(kind: str, run_file: RunFile, options: dict[str, Any], by: str) -> Deed:
+    by = said("--by", by, "name the person who decides") if by else ""
+    settings = run_file.register.model_dump(mode="json")
+    return Deed(kind, {"register": settings} | options, run_file.run_id, by, run_file.run.seed)
 
 
 def _registry_url(run_file: RunFile) -> str:

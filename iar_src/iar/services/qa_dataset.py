@@ -69,7 +69,7 @@ def gather(
     checks = [prepared.checked(), *selected.checks]
     write_checks(out, checks)
     contents = _contents(out, selected, written)
-    made = _lineage(out, selected, contents, run_file.qa_build, sets)
+    made = _lineage(out, prepared, selected, contents, run_file.qa_build, sets)
     lineage = write_lineage(out / LINEAGE, made, out / REJECTS, rejects.counts)
     digest = next(entry.digest for entry in lineage if entry.kind == "dataset")
     write_json(out / "dataset.json", {"digest": digest} | contents)
@@ -159,8 +159,9 @@ def _contents(out: Path, selected: Selected, written: _Written) -> dict[str, int
 
 
 def _lineage(
-    out: Path, selected: Selected, counts: dict[str, int], settings: QaBuildSection, sets: EarlierSets
-) -> Contents:
+    out: Path, prepared: Prepared, selected: Selected, counts: dict[str, int], settings: QaBuildSection,
+    sets: EarlierSets,
+) -> Contents:  # fmt: skip
     return Contents(
         documents=Lines(out / DOCUMENTS, Document),
         sources=Lines(out / SOURCES, SourceFacts),
@@ -173,6 +174,7 @@ def _lineage(
         split_salt=settings.split_salt,
         teacher=settings.teacher,
         retains=tuple(one.dataset_digest for one in sets),
+        scorers=prepared.scorers(),
     )
 
 

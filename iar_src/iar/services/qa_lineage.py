@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from iar.config import Endpoint
 from iar.methods.digest import canonical_json, digest_json
+from iar.methods.filter_report import ScorerReport
 from iar.methods.merkle import merkle_root
 from iar.methods.textnorm import words_of
 from iar.records import (
@@ -25,12 +26,14 @@ from iar.records import (
 )
 from iar.services.dataset_lineage import (
     CERTIFIED_BY,
+    FILTERED_BY,
     WRITTEN_BY,
     anchor_entries,
     certifier_entries,
     document_entry,
     rejects_entry,
     retelling_words,
+    scorer_entries,
     source_entries,
     teacher_entries,
 )
@@ -75,10 +78,11 @@ class Contents:
     split_salt: str
     teacher: Endpoint | str
     retains: tuple[str, ...] = ()
+    scorers: Iterable[ScorerReport] = ()
 
 
 def write_lineage(path: Path, made: Contents, rejects: Path, dropped: Mapping[tuple[str, str], int]) -> list[Lineage]:
-    """Write all entries of a dataset; return those few that people look at: agents, dataset, rejects.
+    """Write all entries of a dataset; return those few that people look at: agents, scorers, dataset, rejects.
 
     The dataset's digest is of its counts and of all that it contains. `dropped`: the number in `rejects` by step and
     reason. In memory are a digest of each document and question and the ids of the questions.
@@ -92,17 +96,19 @@ def write_lineage(path: Path, made: Contents, rejects: Path, dropped: Mapping[tu
         found.add(made.cross, both)
         teachers = list(teacher_entries(found.teachers))
         certifiers = list(certifier_entries(made.teacher, bool(found.retold)))
+        scorers = list(scorer_entries(made.scorers))
         contents = bytes(found.asked + found.retold)
         digest = _dataset_digest(contents, made.counts)
         facts_of = {"merkle_root": merkle_root(found.ids), "split_salt": made.split_salt}
         by = tuple((WRITTEN_BY, entry.digest) for entry in teachers)
         by += tuple((CERTIFIED_BY, entry.digest) for entry in certifiers)
+        by += tuple((FILTERED_BY, entry.digest) for entry in scorers)
         dataset = Lineage("dataset", digest, "qa", made.counts | facts_of, by)
         left_out = rejects_entry(rejects, dropped, digest)
         inside = tuple(("contains", one) for one in _each(contents))
         drawn = tuple((DRAWN_FROM, one) for one in _each(bytes(found.documents)))
         kept = tuple((RETAINS, one) for one in made.retains)
-        agents = [*teachers, *certifiers]
+        agents = [*teachers, *certifiers, *scorers]
         entries.write([*both, *agents, replace(dataset, inputs=(*inside, *drawn, *by, *kept)), left_out])
     return [*agents, dataset, left_out]
 

@@ -235,6 +235,10 @@ class Registry:
         """
         return registry_verify.verify(self._engine, heads)
 
+    def verify_entry(self, digest: str) -> list[str]:
+        """Return one line for each row of an entry, and of all it was made from, that is not what its digest says."""
+        return registry_verify.verify_entry(self._engine, digest)
+
     def _load(self, connection: Connection, digest: str) -> Lineage:
         row = connection.execute(select(ENTITIES).where(ENTITIES.c.digest == bytes.fromhex(digest))).one()
         edges = (

@@ -24,7 +24,9 @@ class Producer:
     started: Unix time; seconds: how long it took. code_version: digest of the code that ran, commit: of the checkout it
     stood in, "" outside one, `dirty` where files of it were changed. config: the effective settings, config_digest
     theirs; environment: digest of the list of installed packages. cost: amounts by unit, such as "tokens".
-    Of one without a result: `error` its class, `message` its one line, `used` (role, digest) of the inputs.
+    kind: what was done, such as "train", "" where it is not on record. used, made: (role, digest) of inputs and
+    outputs, rows left out. counts: of a step of a QA build how many items came in and stayed, and which fell out why.
+    Of one without a result: `error` its class, `message` its one line.
     """
 
     run_id: str
@@ -44,12 +46,16 @@ class Producer:
     error: str = ""
     message: str = ""
     used: tuple[tuple[str, str], ...] = ()
+    made: tuple[tuple[str, str], ...] = ()
+    kind: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, payload: str) -> "Producer":
         """Return what a payload says. Raises ValueError or TypeError for a text that is none."""
         fields = json.loads(payload)
-        return cls(**fields | {"used": tuple((role, digest) for role, digest in fields.get("used", ()))})
+        pairs = {name: tuple((role, digest) for role, digest in fields.get(name, ())) for name in ("used", "made")}
+        return cls(**fields | pairs)
 
     @property
     def id(self) -> str:

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine, Select, select
 
 from iar.methods.digest import digest_json
 from iar.services.database import transaction
@@ -18,6 +18,7 @@ from iar.services.registry_records import (
     sizes_of,
 )
 from iar.services.registry_schema import ACTIVITIES, EDGES, ENTITIES, EVENTS, MAKINGS, RECORDINGS
+from iar.services.registry_walk import upwards
 
 ROWS = 5000
 CHAINS = {"recording": RECORDINGS, "event": EVENTS}
@@ -59,13 +60,21 @@ def verify(engine: Engine, heads: Iterable[str] = ()) -> list[str]:
         ]
 
 
+def verify_entry(engine: Engine, digest: str) -> list[str]:
+    """Return one line for each row of an entry, and of all that it was made from, that is not what its digest says."""
+    with transaction(engine, writes=False) as connection:
+        found = upwards(connection, [digest])
+        return [*_entities(connection, found), *_makings(connection, found)]
+
+
 def _rows(connection: Connection, query: Any) -> Iterator[Any]:
     return iter(connection.execution_options(stream_results=True, yield_per=ROWS).execute(query))
 
 
-def _entities(connection: Connection) -> Iterator[str]:
+def _entities(connection: Connection, among: Select[Any] | None = None) -> Iterator[str]:
     erased = set(connection.execute(select(EVENTS.c.subject).where(EVENTS.c.kind == "erase")).scalars())
-    for row in _rows(connection, select(ENTITIES).order_by(ENTITIES.c.id)):
+    query = select(ENTITIES).order_by(ENTITIES.c.id)
+    for row in _rows(connection, query if among is None else query.where(ENTITIES.c.id.in_(among))):
         digest = row.digest.hex()
         if not row.payload and not row.name and digest in erased:
             continue
@@ -79,7 +88,7 @@ def _activities(connection: Connection) -> Iterator[str]:
             yield f"activity {row.digest.hex()[:12]} ({row.stage} of {row.run_id}): changed after it was recorded"
 
 
-def _makings(connection: Connection) -> Iterator[str]:
+def _makings(connection: Connection, among: Select[Any] | None = None) -> Iterator[str]:
     """Yield the makings whose edges are not those that they were recorded with."""
     query = (
         select(MAKINGS.c.id, MAKINGS.c.inputs, MAKINGS.c.sizes, EDGES.c.role, ENTITIES.c.digest)
@@ -87,6 +96,7 @@ def _makings(connection: Connection) -> Iterator[str]:
         .join(ENTITIES, ENTITIES.c.id == EDGES.c.input, isouter=True)
         .order_by(MAKINGS.c.id)
     )
+    query = query if among is None else query.where(MAKINGS.c.entity.in_(among))
     wrong = []
     for number, rows in itertools.groupby(_rows(connection, query), key=lambda row: row.id):
         group = list(rows)

@@ -50,6 +50,11 @@ def edges_query(connection: Connection, digests: Iterable[str], up: bool) -> Sel
     )
 
 
+def upwards(connection: Connection, digests: Iterable[str]) -> Select[Any]:
+    """Return the statement for the numbers of some entries and of all that they were made from."""
+    return _closure(list(numbers(connection, _hex(digests)).values()), up=True)
+
+
 def reached(engine: Engine, digests: Iterable[str], up: bool) -> set[str]:
     """Return all entries on the ways from `digests`; these only where a way leads back to them."""
     with transaction(engine, writes=False) as connection:
@@ -57,6 +62,15 @@ def reached(engine: Engine, digests: Iterable[str], up: bool) -> set[str]:
         found = _closure(starts, up).cte("found")
         rows = connection.execute(select(ENTITIES.c.digest, ENTITIES.c.id).join(found, found.c.id == ENTITIES.c.id))
         return {digest.hex() for digest, number in rows if number not in starts}
+
+
+def named(engine: Engine, digest: str, up: bool, kind: str) -> list[tuple[str, str]]:
+    """Return (digest, name) of the entries of a kind on the ways from an entry, by name."""
+    with transaction(engine, writes=False) as connection:
+        found = _closure(list(numbers(connection, _hex([digest])).values()), up).cte("found")
+        query = select(ENTITIES.c.digest, ENTITIES.c.name).join(found, found.c.id == ENTITIES.c.id)
+        query = query.where(ENTITIES.c.kind == kind, ENTITIES.c.digest != bytes.fromhex(digest))
+        return [(one.hex(), name) for one, name in connection.execute(query.order_by(ENTITIES.c.name))]
 
 
 def steps(connection: Connection, frontier: Collection[int], up: bool, most: int) -> list[Step]:

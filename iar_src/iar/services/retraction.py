@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from iar.errors import UserError
+from iar.services.deeds import Deed, said
 from iar.services.registry import ERASE, PROMOTE, RESTORE, RETRACT, ROLLBACK, Registry, short_id
 
 FILE_DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -63,16 +64,22 @@ def retractions(registry: Registry) -> list[Retraction]:
     return list(found.values())
 
 
-def retract(registry: Registry, id_: str, reason: str) -> tuple[Retraction, bool]:
+def retract(registry: Registry, id_: str, reason: str, by: str = "") -> tuple[Retraction, bool]:
     """Retract what an id names, or a file by its SHA-256, known or not; return it and whether it is new.
 
-    Raises UserError for an id that names nothing, and without a reason.
+    `by` is the person who decides, "" where nobody is named. Raises UserError for an id that names nothing, and without
+    a reason.
     """
-    reason = _said("--reason", reason, "write why, it stays with the retraction")
+    reason = said("--reason", reason, "write why, it stays with the retraction")
+    deed = Deed(RETRACT, {"reason": reason}, by=said("--by", by, "name the person who decides") if by else "")
     subject, shown, name = _subject(registry, id_.strip())
     if known := _standing(registry, subject):
         return known, False
-    registry.event(RETRACT, subject, {"id": shown, "name": name, "reason": reason})
+    who = {"by": deed.by} if deed.by else {}
+    registry.event(RETRACT, subject, {"id": shown, "name": name, "reason": reason} | who)
+    deed.record(
+        registry, registry.events(subject)[-1], [("retracted", one) for one in _entries(registry, [subject])[subject]]
+    )
     made = _standing(registry, subject)
     assert made is not None
     return made, True
@@ -83,13 +90,16 @@ def restore(registry: Registry, id_: str, reason: str, by: str) -> Retraction:
 
     Raises UserError for what is not retracted, was erased, and without a reason or a person.
     """
-    reason = _said("--reason", reason, "write why, it stays with the decision")
-    by = _said("--by", by, "name the person who decides")
+    reason = said("--reason", reason, "write why, it stays with the decision")
+    deed = Deed(RESTORE, {"reason": reason}, by=said("--by", by, "name the person who decides"))
     subject, shown, _ = _subject(registry, id_.strip())
     standing = _standing(registry, subject)
     if standing is None:
         raise UserError(f"{shown}: not retracted, so nothing to restore; iar lineage retractions lists what is")
-    registry.event(RESTORE, subject, {"id": shown, "name": standing.name, "reason": reason, "by": by})
+    registry.event(RESTORE, subject, {"id": shown, "name": standing.name, "reason": reason, "by": deed.by})
+    deed.record(
+        registry, registry.events(subject)[-1], [("restored", one) for one in _entries(registry, [subject])[subject]]
+    )
     return standing
 
 
@@ -99,10 +109,15 @@ def erase(registry: Registry, id_: str, reason: str, by: str) -> int:
     The graph keeps their digests and edges, and an event for each, with the person who decided. Returns how many
     entries were emptied. Raises UserError for what is not retracted, and without a reason or a person.
     """
-    reason = _said("--reason", reason, "write why, it stays with the erasure")
-    by = _said("--by", by, "name the person who decides")
+    reason = said("--reason", reason, "write why, it stays with the erasure")
+    deed = Deed(ERASE, {"reason": reason}, by=said("--by", by, "name the person who decides"))
     subject, _, _ = _subject(registry, id_.strip())
-    return registry.erase(to_erase(registry, id_), {"reason": reason, "by": by, "of": subject})
+    digests = to_erase(registry, id_)
+    count = registry.erase(digests, {"reason": reason, "by": deed.by, "of": subject})
+    deed.record(
+        registry, registry.events(subject)[-1], [("erased", one) for one in _entries(registry, [subject])[subject]]
+    )
+    return count
 
 
 def to_erase(registry: Registry, id_: str) -> list[str]:
@@ -176,13 +191,6 @@ def _entries(registry: Registry, subjects: Iterable[str]) -> dict[str, list[str]
                 of = next(event.payload["of"] for event in emptied if event.subject == one.digest)
                 documents.setdefault(of, []).append(one.digest)
     return {subject: documents.get(subject) or [subject] for subject in wanted}
-
-
-def _said(option: str, text: str, fix: str) -> str:
-    text = " ".join(text.split())
-    if not text or not text.isprintable():
-        raise UserError(f"{option} {text!r}: says nothing; {fix}")
-    return text
 
 
 def _standing(registry: Registry, subject: str) -> Retraction | None:

@@ -10,6 +10,7 @@ from iar.methods.provenance import UNCHECKED, scores_payload
 from iar.methods.verification import attack_success
 from iar.records import Lineage, ModelScores, Outcome, SuiteScore, VerifierAudit, write_records
 from iar.services.decontamination import read_checks, unchecked
+from iar.services.eval_sets import Measured
 from iar.services.evaluations import GENERAL
 from iar.services.looks import read_looks
 from iar.services.scoring import VOTES
@@ -41,16 +42,22 @@ def scores_outcome(
     judged = tuple(("judged-by", one.digest) for one in verifiers)
     votes = {scores.model: _votes(out / scores.model / VOTES, scores, judged) for scores in all_scores}
     missing = _unchecked(all_scores, inputs)
+    measured = Measured.read(out, inputs)
     entries = tuple(
-        _entry(scores, missing, [*judged, *(("settled-from", one.digest) for one in votes[scores.model])], taken_before)
+        _entry(
+            scores, missing,
+            [*judged, *(("settled-from", one.digest) for one in votes[scores.model]), *measured.inputs(scores)],
+            taken_before,
+        )
         for scores in all_scores
-    )
+    )  # fmt: skip
     warnings = [
         f"**UNCHECKED**: {name}: training data may give its prompts away ({inert(why)})"
         for name, why in missing.items()
     ]
     text = [scores_table(all_scores, looks), *_audit_line(audits), *warnings]
-    return Outcome(metrics, "\n\n".join(text), (*verifiers, *chain.from_iterable(votes.values()), *entries))
+    lineage = (*verifiers, *measured.entries, *chain.from_iterable(votes.values()), *entries)
+    return Outcome(metrics, "\n\n".join(text), lineage)
 
 
 def _audit_line(audits: Sequence[VerifierAudit]) -> list[str]:

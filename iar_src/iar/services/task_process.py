@@ -10,11 +10,13 @@ from typing import Any, Protocol
 
 from iar.config import RunFile
 from iar.errors import ExitCode, IarError, NoFeasibleCandidate, PermanentError, TemporaryError, UserError
+from iar.methods.one_page import with_lineage
 from iar.records import write_json
-from iar.services.execution import execute, finite
+from iar.services.execution import execute
 from iar.services.guards import end_with_runner
 from iar.services.linked_runs import artifact_metadata
 from iar.services.progress import Progress
+from iar.services.task_books import finite
 from iar.services.task_settings import hand_on
 from iar.services.workspace import Workspace
 
@@ -66,7 +68,7 @@ def run_component(
         finished.outcome.lineage,
     )  # fmt: skip
     if page is not None:
-        Path(page.path).write_bytes((finished.ref.path / "report.html").read_bytes())
+        Path(page.path).write_text(_page(finished.ref.path), encoding="utf-8")
     if frontier is not None:
         Path(frontier.path).write_text(_image_page(finished.ref.path / "frontier.png"), encoding="utf-8")
     return finished.handed_on
@@ -74,6 +76,13 @@ def run_component(
 
 def _task_name(stage: str) -> str:
     return stage.replace("_", "-")
+
+
+def _page(artifact: Path) -> str:
+    """Return the report as the UI shows it, with nothing beside it to link to."""
+    beside = artifact / "lineage.html"
+    lineage = beside.read_text(encoding="utf-8") if beside.is_file() else ""
+    return with_lineage((artifact / "report.html").read_text(encoding="utf-8"), lineage)
 
 
 def _image_page(image: Path) -> str:

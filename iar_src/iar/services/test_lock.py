@@ -9,6 +9,7 @@ from iar.methods.contamination import Evaluation
 from iar.methods.digest import digest_file, digest_json, digest_text
 from iar.methods.textnorm import normalise
 from iar.records import CrossDocumentPair, QAPair, Selection, TestReading, read_records, to_json
+from iar.services.deeds import Deed
 from iar.services.evaluations import own_evaluation
 from iar.services.registry import Registry
 
@@ -19,7 +20,9 @@ _CROSS_FILE = "test-cross-document.jsonl"
 _DIGITS = 12  # of a question's digest: a chance meeting of two among a million questions is one in 500
 
 
-def open_locked_test(data: Path, selection: Selection, registry: Registry) -> tuple[list[QAPair], TestReading]:
+def open_locked_test(
+    data: Path, selection: Selection, registry: Registry, run_id: str = "", seed: int = 0
+) -> tuple[list[QAPair], TestReading]:
     """Return the test questions with their answers, those over two documents last, as CrossDocumentPair.
 
     Before that, enter the read into the registry, with the digests of the questions: a test that shares some with
@@ -44,7 +47,10 @@ def open_locked_test(data: Path, selection: Selection, registry: Registry) -> tu
     asked = _asked(data)
     reading = _reading(selection, decision, asked, _earlier(subject, asked, registry))
     payload = to_json(reading) | {"other_picks": list(reading.other_picks), "asked": sorted(asked)}
+    deed = Deed(READ_TEST, {"pick": selection.pick, "test": subject}, run_id, seed=seed)
     registry.event(READ_TEST, subject, payload)
+    used = [("model", selection.candidate_digest), ("decision", decision), ("validated-on", selection.dataset_digest)]
+    deed.record(registry, registry.events(subject)[-1], used)
     return list(_questions(data)), reading
 
 

@@ -150,7 +150,7 @@ def _regressions(
 def _read_test(data: Path, selection: Selection, context: Context) -> tuple[list[QAPair], TestReading]:
     registry = context.registry()
     try:
-        return open_locked_test(data, selection, registry)
+        return open_locked_test(data, selection, registry, context.run_id, context.seed)
     finally:
         registry.close()
 

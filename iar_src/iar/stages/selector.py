@@ -11,6 +11,7 @@ from iar.methods.bpb import ranking
 from iar.methods.digest import digest_file, digest_json
 from iar.methods.merge_grid import grid
 from iar.methods.pick_stability import pick_stability
+from iar.methods.provenance import WEIGHED, scores_payload
 from iar.methods.pruning import pruning_losses
 from iar.methods.selection import Rule, Ruling, mark_duplicates, select
 from iar.records import (
@@ -80,7 +81,7 @@ def run(run_file: RunFile, inputs: dict[str, Path], out: Path, context: Context)
     write_json(out / "pruning.json", {"ranking": order, "losses": [to_json(one) for one in losses]})
     context.progress.update(1, 1)
     dataset = _dataset(selection.dataset_digest, list(read_records(questions, QAPair)))
-    decision = _decision(selection, candidates, vanilla)
+    decision = _decision(selection, candidates, vanilla, judged)
     return Outcome(_metrics(judged, ruling, stability), _markdown(selection), (dataset, decision))
 
 
@@ -227,12 +228,15 @@ def _dataset(digest: str, pairs: Sequence[QAPair]) -> Lineage:
     return Lineage("dataset", digest, SPLIT, {"split": SPLIT, "pairs": len(pairs)}, contents)
 
 
-def _decision(selection: Selection, candidates: Sequence[Candidate], vanilla: ModelScores) -> Lineage:
+def _decision(
+    selection: Selection, candidates: Sequence[Candidate], vanilla: ModelScores, judged: Sequence[ModelScores]
+) -> Lineage:
     chosen = selection.candidate_digest
     considered = dict.fromkeys(item.digest for item in candidates if item.digest != chosen)
     inputs = [("chosen", chosen)] if chosen else []
     inputs += [("considered", digest) for digest in considered]
     inputs += [("compared-with", vanilla.checkpoint_digest), ("validated-on", selection.dataset_digest)]
+    inputs += [(WEIGHED, digest_json(scores_payload(scores))) for scores in (*judged, vanilla)]
     payload = to_json(selection)
     name = f"pick {selection.pick}" if selection.pick else "no feasible candidate"
     name += f" ({selection.wish})" * bool(selection.wish)
