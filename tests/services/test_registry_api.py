@@ -75,6 +75,19 @@ def test_an_entry_and_its_edges_are_what_the_registry_says(client: TestClient, r
     assert sorted(down, key=in_order) == [vars(edge) for edge in registry.downstream(a_run()["d1"].digest)]
 
 
+def test_an_edge_leads_to_its_activity(client: TestClient) -> None:
+    (edge, *_) = client.get(f"/v1/entries/{a_run()['tuned'].digest}/edges").json()["items"]
+    activity = client.get(f"/v1/activities/{edge['activity']}").json()
+    assert (activity["run_id"], activity["stage"], activity["seed"]) == ("demo-1", "qa-build", 17)
+
+    found = pages(client, "/v1/activities", "after", limit=1)
+    assert [one["stage"] for one in found] == ["qa-build", "retract"] and found[0] == activity
+    assert found[1]["kind"] == "retract" and found[1]["used"] == [["retracted", a_run()["d1"].digest]]
+    assert client.get("/v1/activities", params={"run": "demo-1"}).json()["items"] == [activity]
+    answer = client.get(f"/v1/activities/{'0' * 64}")
+    assert (answer.status_code, answer.json()["detail"]) == (404, "activity 000000000000: no such activity")
+
+
 def test_the_tree_marks_what_is_retracted(client: TestClient) -> None:
     rows = client.get(f"/v1/entries/{a_run()['tuned'].digest}/tree").json()
     assert rows[0]["id"].startswith("checkpoint:") and rows[0]["depth"] == 0
@@ -97,7 +110,7 @@ def test_an_unknown_id_is_one_line(client: TestClient) -> None:
     "path",
     ["/v1/entries?limit=0", "/v1/entries?limit=501", "/v1/entries?kind=%27%20OR%201=1", "/v1/entries?after=zz",
      "/v1/entries/%27%20OR%201=1", "/v1/events?subject=%00", "/v1/entries/abc/edges?after=1:x",
-     "/v1/entries/abc/edges?after=1:%00:2"],
+     "/v1/entries/abc/edges?after=1:%00:2", "/v1/activities/abc", "/v1/activities?run=%00"],
 )  # fmt: skip
 def test_what_is_out_of_bounds_is_refused(client: TestClient, path: str) -> None:
     assert client.get(path).status_code == 422
@@ -106,7 +119,8 @@ def test_what_is_out_of_bounds_is_refused(client: TestClient, path: str) -> None
 @pytest.mark.parametrize("sent", ["", "Bearer ", "Bearer wrong-token-of-some-length", f"Basic {TOKEN}", "Bearer é"])
 def test_nothing_is_told_without_the_token(registry: Registry, sent: str) -> None:
     stranger = TestClient(api(registry, TOKEN), headers={"Authorization": sent.encode("latin-1")} if sent else {})
-    for path in ("/v1/entries", "/v1/events", f"/v1/entries/{'e' * 64}", f"/v1/entries/{'e' * 64}/tree"):
+    one = f"/v1/entries/{'e' * 64}"
+    for path in ("/v1/entries", "/v1/events", "/v1/activities", f"/v1/activities/{'e' * 64}", one, f"{one}/tree"):
         answer = stranger.get(path)
         assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
         assert answer.json() == {"detail": "no token, or not the right one"}
@@ -143,7 +157,7 @@ def test_schemathesis_finds_no_answer_that_the_description_does_not_allow(regist
     schema = schemathesis.openapi.from_asgi("/openapi.json", api(registry, TOKEN))
 
     operations = [found.ok() for found in schema.get_all_operations()]
-    assert len(operations) == 6
+    assert len(operations) == 8
     for operation in operations:
 
         @settings(max_examples=25, suppress_health_check=list(HealthCheck))

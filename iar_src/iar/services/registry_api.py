@@ -15,13 +15,26 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel
 
 from iar import __version__
 from iar.errors import IarError, TemporaryError, UserError
 from iar.services.lineage import SHOWN_SIBLINGS, render_downstream, render_upstream
 from iar.services.registry import Registry
-from iar.services.registry_pages import edges_page, events_page, page
+from iar.services.registry_answers import (
+    Activities,
+    ActivityOut,
+    EdgeOut,
+    Edges,
+    Entries,
+    Entry,
+    EventOut,
+    Events,
+    Problem,
+    TreeRow,
+)
+from iar.services.registry_pages import activities as activities_of
+from iar.services.registry_pages import activities_page, edges_page, events_page, page
+from iar.services.registry_records import Producer
 
 MOST_A_PAGE = 500
 HEADERS = {
@@ -32,80 +45,12 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
 ID = r"^([a-z-]{1,32}:)?[0-9a-f]{1,64}$"
+ACTIVITY = r"^[0-9a-f]{64}$"
 DIGEST = r"^([0-9a-f]{64})?$"
 EDGE_PLACE = r"^([0-9]{1,18}:[^:\x00-\x1f]{1,100}:[0-9]{1,18})?$"
 KIND = r"^[a-z-]{0,32}$"
 TEXT = r"^[^\x00]*$"
 END = -1
-
-
-class Entry(BaseModel):
-    """An entry; `inputs` are (role, digest) of what it was made from directly, [] in a list of entries."""
-
-    kind: str
-    digest: str
-    name: str
-    payload: dict[str, Any]
-    inputs: list[tuple[str, str]] = []
-
-
-class Entries(BaseModel):
-    """A page of entries in the order of digests; `next` is the `after` of the next page, "" at the end."""
-
-    items: list[Entry]
-    next: str
-
-
-class EdgeOut(BaseModel):
-    """`product` was made from `input`, which played `role`, by `activity`."""
-
-    product: str
-    role: str
-    input: str
-    activity: str
-
-
-class Edges(BaseModel):
-    """A page of edges in the order of recording; `next` is the `after` of the next page, "" at the end."""
-
-    items: list[EdgeOut]
-    next: str
-
-
-class TreeRow(BaseModel):
-    """A line of the tree that `iar lineage` prints; `retracted` is the reason, "" where there is none."""
-
-    depth: int
-    role: str
-    kind: str
-    name: str
-    id: str
-    retracted: str
-
-
-class EventOut(BaseModel):
-    """Something that happened to `subject`; `time` is Unix time."""
-
-    id: int
-    kind: str
-    subject: str
-    payload: dict[str, Any]
-    time: float
-    previous: str
-    digest: str
-
-
-class Events(BaseModel):
-    """A page of events in order; `next` is the `after` of the next page, -1 at the end."""
-
-    items: list[EventOut]
-    next: int
-
-
-class Problem(BaseModel):
-    """Why a request was refused, in one line."""
-
-    detail: str
 
 
 def api(registry: Registry, token: str) -> FastAPI:
@@ -163,6 +108,8 @@ EntryId = Annotated[str, Path(alias="id", pattern=ID, description="kind:digits, 
 Limit = Annotated[int, Query(ge=1, le=MOST_A_PAGE)]
 Place = Annotated[int, Query(ge=0, le=2**31 - 1)]
 EdgePlace = Annotated[str, Query(pattern=EDGE_PLACE, description="`next` of the page before.")]
+ActivityId = Annotated[str, Path(alias="id", pattern=ACTIVITY, description="The whole digest.")]
+Subject = Annotated[str, Query(max_length=300, pattern=TEXT, description="Digest, run or MODEL@ALIAS.")]
 Direction = Literal["upstream", "downstream"]
 
 
@@ -216,10 +163,30 @@ def tree(registry: Held, id_: EntryId, direction: Direction = "upstream") -> lis
     return [TreeRow(**{name: getattr(row, name) for name in TreeRow.model_fields}) for row in rows]
 
 
+@SECURED.get("/activities")
+def activities(registry: Held, run: Subject = "", after: Place = 0, limit: Limit = 100) -> Activities:
+    """List what was done by a run, or all, failures included."""
+    found = activities_page(registry, run, after, limit + 1)
+    items = [_activity(one) for _, one in found[:limit]]
+    return Activities(items=items, next=found[limit - 1][0] if len(found) > limit else END)
+
+
+@SECURED.get("/activities/{id}")
+def activity(registry: Held, id_: ActivityId) -> ActivityOut:
+    """Show the activity that an edge names."""
+    if not (found := activities_of(registry, [id_])):
+        raise UserError(f"activity {id_[:12]}: no such activity")
+    return _activity(found[id_])
+
+
+def _activity(one: Producer) -> ActivityOut:
+    return ActivityOut(id=one.id, **vars(one))
+
+
 @SECURED.get("/events")
 def events(
     registry: Held,
-    subject: Annotated[str, Query(max_length=300, pattern=TEXT, description="Digest, run or MODEL@ALIAS.")] = "",
+    subject: Subject = "",
     after: Place = 0,
     limit: Limit = 100,
 ) -> Events:

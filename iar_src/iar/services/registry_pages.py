@@ -24,6 +24,15 @@ def activities(registry: Registry, ids: Iterable[str]) -> dict[str, Producer]:
     return {row.digest.hex(): Producer.parse(row.payload) for row in rows}
 
 
+def activities_page(registry: Registry, run_id: str, after: int, limit: int) -> list[tuple[int, Producer]]:
+    """Return at most `limit` activities of a run ("" = all) behind the one numbered `after`, in order of recording."""
+    query = select(ACTIVITIES.c.id, ACTIVITIES.c.payload).where(ACTIVITIES.c.id > after).order_by(ACTIVITIES.c.id)
+    query = query.limit(limit)
+    with transaction(registry.engine, writes=False) as connection:
+        rows = connection.execute(query.where(ACTIVITIES.c.run_id == run_id) if run_id else query).all()
+    return [(row.id, Producer.parse(row.payload)) for row in rows]
+
+
 def page(registry: Registry, kind: str, after: str, limit: int) -> list[Lineage]:
     """Return at most `limit` entries of a kind ("" = all) in the order of digests behind `after`; without inputs.
 
