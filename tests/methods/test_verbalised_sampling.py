@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iar.methods.verbalised_sampling import draw_order, draw_question
@@ -12,6 +12,7 @@ PROBABILITIES = st.lists(st.floats(allow_nan=True, allow_infinity=True), min_siz
 
 
 @given(PROBABILITIES, st.integers(0, 99))
+@example([0.0, 0.0, 1e-308], 52)
 def test_whatever_a_model_states_every_answer_has_a_place_and_what_is_no_probability_the_last(
     probabilities: list[float], seed: int
 ) -> None:

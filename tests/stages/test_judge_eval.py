@@ -77,7 +77,13 @@ def test_references_are_evaluated_on_validation_and_reported(inputs: dict[str, P
     votes = next(entry for entry in outcome.lineage if entry.kind == "votes")
     assert votes.payload["file"] == digest_file(out / "theta_0" / "votes.parquet")
     settled = (*verifiers, ("settled-from", votes.digest))
-    assert len(verifiers) == 3 and entry.inputs == (("evaluated", scores[0].checkpoint_digest), *settled)
+    assert len(verifiers) == 3 and entry.inputs[:5] == (("evaluated", scores[0].checkpoint_digest), *settled)
+    asked = {role: [one for one in outcome.lineage if one.kind == role] for role in ("eval-set", "scorer")}
+    assert {(role, digest) for role, digest in entry.inputs[5:]} == {
+        *(("measured-on", one.digest) for one in asked["eval-set"]),
+        *(("scored-by", one.digest) for one in asked["scorer"]),
+    }
+    assert {one.payload["suite"] for one in asked["eval-set"]} == {"domain", "ifeval", "mmlu", "msbench"}
     assert sum(one.kind == "votes" for one in outcome.lineage) == 3
 
 

@@ -19,9 +19,9 @@ def draw_order(probabilities: Sequence[float], generator: random.Random) -> list
     if not any(weights):
         weights = [1.0] * len(weights)
     draws = [generator.random() for _ in weights]
-    # Of u^(1/w) the logarithm: the power itself is 0 for a small weight.
+    # Of u^(1/w) the logarithm: the power itself is 0 for a small weight. For the smallest that is infinite, too.
     keys = [math.log1p(-draw) / weight if weight else -math.inf for draw, weight in zip(draws, weights, strict=True)]
-    return sorted(range(len(keys)), key=lambda place: (-keys[place], place))
+    return sorted(range(len(keys)), key=lambda place: (not weights[place], -keys[place], place))
 
 
 def draw_question(
