@@ -381,7 +381,10 @@ class Regression:
 
 @dataclass(frozen=True)
 class ModelScores:
-    """One model on one split. `domain` and `general` are in points; general = mean of the three."""
+    """One model on one split. `domain` and `general` are in points; general = mean of the three.
+
+    dataset: digest of the dataset whose questions were asked; "" before the stage that asked has put it down.
+    """
 
     model: str
     split: str
@@ -392,6 +395,7 @@ class ModelScores:
     general_low: float
     general_high: float
     duplicate_of: str = ""
+    dataset: str = ""
 
     def suite(self, name: str) -> SuiteScore:
         """Return the score of suite `name`."""

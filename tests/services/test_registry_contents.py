@@ -131,7 +131,7 @@ def test_weights_name_their_parents_their_base_and_all_files_of_their_folder(
 
 def test_an_evaluation_set_says_nothing_of_its_questions(finished: Finished, registry: Registry) -> None:
     for one in registry.of_kind("eval-set"):
-        assert one.payload.keys() <= {"suite", "items", "private", "split"}
+        assert one.payload.keys() <= {"suite", "items", "private", "split", "questions"}
 
 
 def test_the_command_tells_an_activity_whole(

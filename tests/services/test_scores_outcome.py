@@ -86,3 +86,16 @@ def test_equal_votes_on_another_model_are_an_entry_of_their_own(tmp_path: Path) 
 
     made = [scores_outcome(tmp_path, [scores], {"base": tmp_path}).lineage for scores in (SCORES, retrained)]
     assert len({one.digest for lineage in made for one in lineage}) == 4
+
+
+def test_equal_scores_on_the_questions_of_two_datasets_are_entries_of_their_own(tmp_path: Path) -> None:
+    """Else a document that is retracted with one dataset would taint the scores, and the pick, of the other."""
+    write_json(tmp_path / LOOKS, [to_json(Look("vanilla", "domain", "validation", "5" * 64, 10, False, 1))])
+    made = []
+    for dataset in ("a" * 64, "b" * 64):
+        data = tmp_path / dataset
+        data.mkdir()
+        write_json(data / "dataset.json", {"digest": dataset})
+        made.append(scores_outcome(tmp_path, [SCORES], {"data": data}).lineage)
+    assert [[one.kind for one in lineage] for lineage in made] == [["eval-set", "scores"]] * 2
+    assert len({one.digest for lineage in made for one in lineage}) == 4

@@ -1,7 +1,8 @@
 """What scores were measured on, as entries of the registry: evaluation sets, and the rules that grade without a judge.
 
 A set is named by the digest of all that models are asked and replies are held against, which is the subject of its
-looks too. Its questions stand in no entry: one may be private, or the locked test.
+looks too; one of our own by its dataset besides, or two datasets with equal questions would share an entry, and a
+retraction of the one would taint the other's scores. Questions stand in no entry: one may be private, or the test.
 """
 
 import json
@@ -36,7 +37,7 @@ class Measured:
     @classmethod
     def read(cls, out: Path, inputs: Mapping[str, Path]) -> "Measured":
         """Return those of the looks that were entered under `out`; `inputs` are the stage's, for the dataset."""
-        data = _dataset(inputs)
+        data = dataset_asked(inputs)
         looks = {look.suite: look for look in read_looks([out])}
         sets = {suite: _set_entry(look, data) for suite, look in looks.items()}
         ruled = (look for look in looks.values() if look.scorer not in ("", JUDGE))
@@ -58,8 +59,9 @@ def _set_entry(look: Look, data: str) -> Lineage:
     payload = {"suite": look.suite, "items": look.items, "private": look.private}
     if look.suite not in OWN:  # the same at validation and on the test
         return Lineage(EVAL_SET, look.set_digest, look.suite, payload)
+    payload |= {"split": look.split, "questions": look.set_digest}
     inputs = ((ASKED_FROM, data),) if data else ()
-    return Lineage(EVAL_SET, look.set_digest, f"{look.suite}, {look.split}", payload | {"split": look.split}, inputs)
+    return Lineage(EVAL_SET, digest_json([look.set_digest, data]), f"{look.suite}, {look.split}", payload, inputs)
 
 
 def _scorer_entry(look: Look) -> Lineage:
@@ -69,7 +71,7 @@ def _scorer_entry(look: Look) -> Lineage:
     return Lineage(SCORER, digest_json(payload), f"{look.scorer} of {look.suite}", payload)
 
 
-def _dataset(inputs: Mapping[str, Path]) -> str:
+def dataset_asked(inputs: Mapping[str, Path]) -> str:
     """Return the digest of the dataset that a stage was given, "" where it was given none."""
     path = inputs["data"] / "dataset.json" if "data" in inputs else None
     return str(json.loads(path.read_text(encoding="utf-8"))["digest"]) if path and path.is_file() else ""

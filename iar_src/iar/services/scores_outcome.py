@@ -1,6 +1,7 @@
 """What an evaluation stage reports: `scores.jsonl`, numbers and a table for the UI, entries for the registry."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from iar.methods.provenance import UNCHECKED, scores_payload
 from iar.methods.verification import attack_success
 from iar.records import Lineage, ModelScores, Outcome, SuiteScore, VerifierAudit, write_records
 from iar.services.decontamination import read_checks, unchecked
-from iar.services.eval_sets import Measured
+from iar.services.eval_sets import Measured, dataset_asked
 from iar.services.evaluations import GENERAL
 from iar.services.looks import read_looks
 from iar.services.scoring import VOTES
@@ -30,6 +31,9 @@ def scores_outcome(
     inputs: the stage's, where what training data was checked against stands in the datasets. taken_before: what the
     registry's entries must say of a test that was no first look, "" for one that was.
     """
+    # Equal scores on the questions of two datasets are two entries: a retraction may take one and leave the other.
+    data = dataset_asked(inputs)
+    all_scores = [replace(scores, dataset=data) for scores in all_scores]
     write_records(out / "scores.jsonl", all_scores)
     metrics: dict[str, float] = {}
     for scores in all_scores:
