@@ -139,6 +139,22 @@ def test_shards_share_the_candidates_and_recipes_have_tasks_of_their_own() -> No
     assert "baseline-vanilla-sft" not in one
 
 
+def test_fisher_weights_and_pruning_have_rows_of_their_own_and_pruning_spares_replies() -> None:
+    plain = by_task(estimate(run_file(), WORK))
+    weighed = by_task(estimate(run_file(recover={"fisher_weight": [0.5]}), WORK))
+    pruned = by_task(estimate(run_file(select={"prune_to": 3}), WORK))
+
+    assert not {"fisher", "prune"} & plain.keys()
+    # The gradients of 64 questions and as many instructions.
+    assert weighed["fisher"].tokens == 128 * (35 + 31 + TEMPLATE_TOKENS)
+    assert weighed["fisher"].gpu_hours > 0 and weighed["fisher"].llm_tokens == 0
+    whole, few = (one["judge-eval-candidates-1"].tokens for one in (plain, pruned))
+    assert 4 * few == whole and pruned["prune"].tokens == 0
+    assert pruned["judge-eval-references"] == plain["judge-eval-references"]
+    more = by_task(estimate(run_file(select={"prune_to": 3}, evaluate={"bpb_bytes": 40_000}), WORK))
+    assert more["prune"].flops == 2 * pruned["prune"].flops > 0
+
+
 def test_suites_of_the_user_are_asked_at_validation_and_judged_where_a_judge_verifies(
     tmp_path: Path,
 ) -> None:
@@ -232,6 +248,8 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFile:
     (written := tmp_path / "written").mkdir()
     write_records(written / "replies.jsonl", [Reply(f"q{number}", "r", 8, False) for number in range(3)])
     publish(file, "sdft-rewrite", "sdft_rewrite", written, {})
+    (weighed := tmp_path / "weighed").mkdir()
+    publish(file, "fisher", "fisher", weighed, {})
     with open_cache(tmp_path / "state" / "llm-cache") as cache:
         cache.put([Call("", name, "", "http://h", "{}", "{}", True, 90, 10, 1.0) for name in ("judge-a", "another")])
         cache._connection.execute("UPDATE calls SET stored = 2000.0")
@@ -247,6 +265,7 @@ def test_what_a_finished_task_took_stands_beside_its_estimate(finished: RunFile)
     # That of the diagnostics is.
     assert (done["locked-test"].tokens, done["locked-test"].gpu_hours) == (7 + 5, 1.0)
     assert (done["sdft-rewrite"].tokens, done["sdft-rewrite"].gpu_hours) == (24, 1.0)
+    assert (done["fisher"].tokens, done["fisher"].gpu_hours) == (0, 1.0)
     cost = estimate(finished, WORK)
     lines = {line[0]: line for line in rows(cost, done)}
     assert {len(line) for line in lines.values()} == {len(titles(done))}

@@ -8,34 +8,28 @@ from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
-from iar.config import Endpoint, RunFile
+from iar.config import RunFile
 from iar.errors import UserError
-from iar.methods.attacks import ATTACKS, DRESSED
 from iar.methods.merge_grid import grid
-from iar.methods.retelling import MOST_TOKENS, REGISTERS
 from iar.services.asked_suites import (
     BYTES_PER_TOKEN,
     LM_EVAL,
     Suite,
     diagnostic_suites,
     question_suite,
-    tokens,
     with_replies,
 )
-from iar.services.llm_ask import load_prompt
+from iar.services.cost_llm import SKELETON_SHARE, THIRD_RATE, LlmTokens
+from iar.services.fisher import ROWS
 from iar.services.model_shapes import SHAPES, ModelShape, shape_of
 from iar.services.telemetry import FlopShape, named_peak, training_flops
-from iar.services.verifiers import QUESTIONS_PER_KIND, calibration
 from iar.services.workload import Workload
 
 TEMPLATE_TOKENS = 30.0  # of the chat template and the instruction of a row
-SKELETON_SHARE = 0.35  # of its document, as in the example
 PREFIX_SHARE = 0.35  # the mean of a continuation's prefix, which is 10 to 60 %
-THIRD_RATE = 0.3  # the paper's first two judges differ on 29 % of the replies
-VERDICT_TOKENS = 100.0  # of a judge's or certifier's reason with its verdict
-AUDIT_TOKENS = 100.0  # of question, reference and reply in one call of an audit
 REFERENCES = 3  # theta_0, vanilla, theta_IA
 DIAGNOSED = 2  # the pick, theta_0
+BPB_TEXTS = 2  # of the documents, and general
 
 
 @dataclass(frozen=True)
@@ -134,10 +128,11 @@ class _Estimator:
         self._file, self._work, self._shape, self._peak, self._reached = run_file, work, shape, peak, reached
         blocks, head = shape.layers * shape.layer_parameters, shape.hidden * shape.vocabulary
         self._flop_shape = FlopShape(blocks, head, shape.layers, shape.queries)
+        self._llm = LlmTokens(run_file, work)
 
     def tasks(self) -> Iterator[TaskCost]:
         work, platform = self._work, self._file.platform
-        yield TaskCost("qa-build", 0, 0.0, 0.0, round(self._teacher_tokens()))
+        yield TaskCost("qa-build", 0, 0.0, 0.0, round(self._llm.teacher()))
         inject, align = self._inject(), self._align()
         for task, stage, training in (
             ("inject", "inject", inject),
@@ -145,7 +140,7 @@ class _Estimator:
             ("vanilla", "align", align),
         ):
             trained = self._trained(task, training)
-            yield replace(trained, llm_tokens=round(self._oracle_tokens(stage)))
+            yield replace(trained, llm_tokens=round(self._llm.oracle(stage)))
         settings = self._file.evaluate
         validation = [
             question_suite(work.validation, work.question_tokens, settings),
@@ -154,11 +149,16 @@ class _Estimator:
         validation += work.further.values()
         references = self._evaluated("judge-eval-references", self._references, validation)
         # The other evaluations put the same questions to the judges, and take the replies from the cache.
-        yield replace(references, llm_tokens=references.llm_tokens + round(self._audit_tokens()))
-        candidates = len(grid(self._file.recover, self._file.run.seed))
+        yield replace(references, llm_tokens=references.llm_tokens + round(self._llm.audit()))
+        if self._file.recover.fisher_weight:
+            yield self._weighed()
+        candidates, kept = len(grid(self._file.recover, self._file.run.seed)), self._file.select.prune_to
+        if kept:
+            yield self._pruned(candidates)
+        share = min(1.0, kept / candidates) if kept else 1.0
         for shard in range(platform.candidate_shards):
             count = ceil((candidates - shard) / platform.candidate_shards)
-            yield self._evaluated(f"judge-eval-candidates-{shard + 1}", count, validation)
+            yield self._evaluated(f"judge-eval-candidates-{shard + 1}", count * share, validation)
         recipes = [name for name in self._file.baselines.recipes if name != "vanilla-sft"]
         if "sdft" in recipes:
             yield self._rewritten()
@@ -210,6 +210,19 @@ class _Estimator:
         prompts = work.train * (work.question_tokens + work.answer_tokens + TEMPLATE_TOKENS)
         return self._generated("sdft-rewrite", prompts, work.train * limit, 0.0)
 
+    def _weighed(self) -> TaskCost:
+        """Return the gradients of theta_IA on questions and of theta_0 on instructions, taken to be as long."""
+        work = self._work
+        row = work.question_tokens + work.answer_tokens + TEMPLATE_TOKENS
+        rows = min(ROWS, work.train) + ROWS
+        return self._trained("fisher", _Training(rows * row, rows * work.answer_tokens, row))
+
+    def _pruned(self, candidates: int) -> TaskCost:
+        """Return the candidates' bits per byte: texts are read at once, as in training."""
+        read = candidates * BPB_TEXTS * self._file.evaluate.bpb_bytes / BYTES_PER_TOKEN
+        flops = 2.0 * self._shape.matrix_parameters * read
+        return TaskCost("prune", 0, flops, self._hours(flops, self._reached.training), 0)
+
     def _trained(self, task: str, training: _Training) -> TaskCost:
         flops = training_flops(self._flop_shape, training.tokens, training.targets, training.row)
         return TaskCost(task, round(training.tokens), flops, self._hours(flops, self._reached.training), 0)
@@ -219,100 +232,26 @@ class _Estimator:
         work, file = self._work, self._file
         test = question_suite(work.test + work.cross, work.question_tokens, file.evaluate)
         tested = self._evaluated("locked-test", models, [test])
-        again = self._calls_tokens(QUESTIONS_PER_KIND * (1 + len(DRESSED)))
-        tested = replace(tested, llm_tokens=tested.llm_tokens + round(again))
+        tested = replace(tested, llm_tokens=tested.llm_tokens + round(self._llm.own_attacks()))
         if not file.diagnose.enabled:
             return tested
         suites = diagnostic_suites(file, work.test, work.question_tokens, work.chunks, work.text_tokens)
         diagnosed = self._evaluated("locked-test", DIAGNOSED, suites)
         hours = None if self._peak is None else (tested.gpu_hours or 0.0) + (diagnosed.gpu_hours or 0.0)
-        bought = tested.llm_tokens + diagnosed.llm_tokens + round(self._rewording_tokens())
+        bought = tested.llm_tokens + diagnosed.llm_tokens + round(self._llm.rewordings())
         return TaskCost("locked-test", tested.tokens + diagnosed.tokens, tested.flops + diagnosed.flops, hours, bought)
 
-    def _evaluated(self, task: str, models: int, suites: Sequence[Suite]) -> TaskCost:
+    def _evaluated(self, task: str, models: float, suites: Sequence[Suite]) -> TaskCost:
         prompts = sum(one.rows * (one.prompt_tokens + TEMPLATE_TOKENS) for one in suites)
         written = sum(one.rows * one.reply_tokens for one in suites)
-        voted = [(one, one.shown_tokens) for one in suites if one.shown_tokens is not None]
-        a_vote = self._work.answer_tokens + _prompt_tokens("judge") + VERDICT_TOKENS
-        judges = sum(one.rows * (2 * shown + one.reply_tokens + a_vote) for one, shown in voted)
-        return self._generated(task, models * prompts, models * written, models * self._votes() * judges)
-
-    def _rewording_tokens(self) -> float:
-        """Return the tokens of the test questions in a teacher's other words."""
-        if not isinstance(self._file.qa_build.teacher, Endpoint):
-            return 0.0
-        return self._work.test * (2 * self._work.question_tokens + _prompt_tokens("reword"))
+        return self._generated(task, models * prompts, models * written, models * self._llm.votes(suites))
 
     def _generated(self, task: str, prompts: float, written: float, llm_tokens: float) -> TaskCost:
         flops = 2.0 * self._shape.matrix_parameters * (prompts + written)
         return TaskCost(task, round(written), flops, self._hours(flops, self._reached.generation), round(llm_tokens))
 
-    def _audit_tokens(self) -> float:
-        """Return the tokens of the audit that every judge goes through before it judges."""
-        return self._calls_tokens(QUESTIONS_PER_KIND * len(ATTACKS) + len(calibration()))
-
-    def _calls_tokens(self, calls: int) -> float:
-        """Return the tokens of so many calls to each judge of the panel that is a server."""
-        servers = sum(isinstance(judge, Endpoint) for judge in self._file.evaluate.judges)
-        return servers * calls * (_prompt_tokens("judge") + AUDIT_TOKENS + VERDICT_TOKENS)
-
-    def _oracle_tokens(self, stage: str) -> float:
-        """Return what the oracle reads and writes for a training; its audit is left out."""
-        oracle, work = self._file.oracle, self._work
-        if not (oracle.watches(stage) and isinstance(oracle.judge, Endpoint)):
-            return 0.0
-        epochs = self._file.inject.epochs if stage == "inject" else self._file.align.epochs
-        a_call = work.question_tokens + self._file.evaluate.domain_max_tokens + work.answer_tokens
-        return epochs * min(oracle.prompts, work.train) * (a_call + _prompt_tokens("judge") + VERDICT_TOKENS)
-
-    def _votes(self) -> float:
-        """Return the votes of LLMs on a reply: rules cost nothing."""
-        shares = (1.0, 1.0, THIRD_RATE)
-        judges = zip(self._file.evaluate.judges, shares, strict=True)
-        return sum(share for judge, share in judges if isinstance(judge, Endpoint))
-
-    def _teacher_tokens(self) -> float:
-        """Return the tokens of all steps, with as many questions as may be, half of which reach the answer."""
-        if not isinstance(self._file.qa_build.teacher, Endpoint):
-            return 0.0
-        work, settings = self._work, self._file.qa_build
-        chunk = work.text_tokens / max(work.chunks, 1)
-        drafts = settings.max_anchors
-        question = work.question_tokens
-        a_chunk = 2 * chunk + _prompt_tokens("anchors", "types") + 2 * VERDICT_TOKENS
-        proposed = settings.question_candidates * question
-        a_draft = chunk + _prompt_tokens("question", "self_contained") + proposed + question + VERDICT_TOKENS
-        an_answer = 2 * (chunk + question) + _prompt_tokens("grounded", "answer") + VERDICT_TOKENS + work.answer_tokens
-        a_kind = work.text_tokens * (1 + SKELETON_SHARE)
-        notes = sum(a_kind + len(work.documents) * _prompt_tokens(kind) for kind in settings.rewrite_inputs)
-        # A crossing shows its two chunks to the teacher in six calls, four times both and twice one of them.
-        a_crossing = 8 * chunk + _prompt_tokens("cross_question", *3 * ("grounded",), "self_contained", "answer")
-        a_crossing += proposed + 5 * question + 4 * VERDICT_TOKENS + work.answer_tokens
-        questions = work.chunks * (a_chunk + drafts * (a_draft + an_answer / 2))
-        return questions + notes + settings.cross_questions * a_crossing + self._retelling_tokens()
-
-    def _retelling_tokens(self) -> float:
-        """Return the tokens of paraphrases and relation texts, each written once and certified once."""
-        settings, work = self._file.qa_build, self._work
-        total = 0.0
-        if "paraphrase" in settings.augment:
-            passages = work.text_tokens / MOST_TOKENS + len(work.documents) / 2
-            calls = passages * len(REGISTERS)
-            total += len(REGISTERS) * 4 * work.text_tokens
-            total += calls * (_prompt_tokens("paraphrase", "faithful") + VERDICT_TOKENS)
-        if "relations" in settings.augment:
-            texts = settings.relations_per_document * len(work.documents)
-            total += settings.relations_per_document * 2 * work.text_tokens
-            total += texts * (_prompt_tokens("relations", "faithful") + 2 * MOST_TOKENS + VERDICT_TOKENS)
-        return total
-
     def _hours(self, flops: float, mfu: float) -> float | None:
         return None if self._peak is None else flops / (mfu * self._peak) / 3600
-
-
-def _prompt_tokens(*names: str) -> float:
-    prompts = [load_prompt(name) for name in names]
-    return sum(tokens(prompt.system) + tokens(prompt.user) for prompt in prompts)
 
 
 def _assumptions(run_file: RunFile, work: Workload, peak: float | None, reached: Reached) -> Iterator[str]:

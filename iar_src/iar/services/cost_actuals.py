@@ -17,6 +17,7 @@ from iar.services.vault import replies_told
 from iar.services.workspace import STEPS, Ref, Workspace
 
 TEACH = ("qa_build", "qa_shard")
+ON_ONE_GPU = ("fisher", "judge_eval", "locked_test", "prune", "sdft_rewrite")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def _actuals(run_file: RunFile) -> Iterator[tuple[str, Actual]]:
         ref = Ref.parse(marker["ref"])
         trained = (ref.path / STEPS).is_file()
         tokens = trained_tokens(ref.path).tokens if trained else _generated(ref.path, state)
-        gpus = (platform.processes if trained else 1) if trained or any(ref.path.rglob(REPLIES)) else 0
+        gpus = platform.processes if trained else int(manifest.stage in ON_ONE_GPU)
         hours = manifest.seconds * gpus / 3600 if on_gpus else None
         teaching = [one for one in manifests if one.stage in TEACH] if manifest.stage == "qa_build" else [manifest]
         spans = [(one.started, one.started + one.seconds) for one in teaching]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 INFORMATION = "information.jsonl"
+ROWS = 64  # of each kind: the mean of a tensor's thousands of elements needs few examples
 
 Watch = Callable[[int, int], None]
 

@@ -14,15 +14,13 @@ from iar.records import Example, Outcome, QAPair, TensorInformation, read_record
 from iar.services.decontamination import decontaminate, write_checks
 from iar.services.earlier_sets import EarlierSets
 from iar.services.evaluations import general_evaluations, own_evaluation
-from iar.services.fisher import INFORMATION, squared_gradients
+from iar.services.fisher import INFORMATION, ROWS, squared_gradients
 from iar.services.instructions import general_examples
 from iar.services.models import load_tokenizer
 from iar.services.qa_earlier import learned_questions
 from iar.services.rows import tokenise
 from iar.services.test_lock import sealed_test
 from iar.services.workspace import Context
-
-ROWS = 64  # of each kind: the mean of a tensor's thousands of elements needs few examples
 
 Item = TypeVar("Item")
 
