@@ -15,6 +15,7 @@ from iar.services.doctor_cluster import examine_cluster
 from iar.services.doctor_pool import check_storage
 from iar.services.findings import Check
 from iar.services.kubeflow import Kubeflow, Server
+from tests.services.chat_server import Answer, serve
 from tests.services.cluster_emulator import Cluster, config, emulated
 from tests.services.kfp_double import KfpDouble, served
 from tests.services.s3_server import s3_server
@@ -284,6 +285,35 @@ def test_servers_of_the_run_file_that_do_not_answer_are_failures(cluster: Cluste
     found = {check.name: check for check in examine_cluster(RunFile.model_validate(wanted), "", nowhere, "")}
     assert [found[name].status for name in ("pipelines", "tracking", "mlflow", "judge 1")] == ["fail"] * 4
     assert found["mlflow"].detail == f"register.tracking_uri: {nowhere}/version does not answer (ConnectError)"
+
+
+def test_teacher_judge_and_oracle_are_called_once_each_with_their_own_model_and_key(
+    cluster: Cluster, kfp: KfpDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script(body: dict[str, Any], number: int) -> Answer:
+        if body["model"] == "unserved":
+            return Answer(status=404, body='{"error": {"message": "The model `unserved` does not exist."}}')
+        return Answer("ok")
+
+    monkeypatch.setenv("TEACHER_KEY", "sk-teacher")
+    with serve(script) as server:
+        at = {"base_url": server.base_url, "max_attempts": 1}
+        wanted = RUN_FILE.model_dump(mode="json") | {
+            "qa_build": {"teacher": at | {"name": "t", "model": "large", "api_key_env": "TEACHER_KEY"}},
+            "evaluate": {
+                "judges": [at | {"name": "a", "model": "small"}, at | {"name": "b", "model": "unserved"}, "rule:exact"]
+            },
+            "oracle": {"judge": at | {"name": "o", "model": "strong"}},
+        }
+        found = look(kfp, RunFile.model_validate(wanted))
+    roles = {"teacher": "large", "judge 1": "small", "oracle": "strong"}
+    for role, model in roles.items():
+        assert found[role] == Check(role, "pass", f"{model} at {server.base_url} answers")
+    assert found["judge 2"].status == "fail" and "The model `unserved` does not exist." in found["judge 2"].detail
+    assert "judge 3" not in found  # a rule calls nobody
+    asked = dict(zip((call["model"] for call in server.calls), server.authorizations, strict=True))
+    assert asked.keys() == {*roles.values(), "unserved"} and len(server.calls) == 4
+    assert asked["large"] == "Bearer sk-teacher" and "sk-teacher" not in " ".join(map(str, found.values()))
 
 
 def test_a_store_is_written_read_and_cleared(cluster: Cluster, kfp: KfpDouble, monkeypatch: pytest.MonkeyPatch) -> None:
