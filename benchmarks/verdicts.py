@@ -64,7 +64,7 @@ def their_verdicts(model: Path, items: list[EvalItem], folder: Path) -> dict[str
     from lm_eval.models.huggingface import HFLM
 
     by_suite = {suite: [item for item in items if item.suite == suite] for suite in ("ifeval", "mmlu")}
-    backend = HFLM(pretrained=str(model), dtype="float32", device="cpu", batch_size=16)
+    backend = HFLM(pretrained=str(model), dtype="float32", device="cpu", batch_size=64)
     tasks = [_ifeval_task(by_suite["ifeval"], folder), _mmlu_task(by_suite["mmlu"], folder)]
     done = simple_evaluate(backend, tasks=tasks, apply_chat_template=True, log_samples=True, bootstrap_iters=0)
     found = {}

@@ -2,6 +2,9 @@
 
 import os
 import platform
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +50,18 @@ def test_a_containers_limit_counts_as_its_cores(
     if quota:
         (tmp_path / "cpu.max").write_text(f"{quota}\n")
     assert hardware.usable_cores() == cores
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libgomp is torch's there")
+@pytest.mark.parametrize(
+    ("given", "spins"), [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "30000000000")]
+)
+def test_threads_wait_for_each_other_without_spinning_long_unless_told_otherwise(
+    given: dict[str, str], spins: str
+) -> None:
+    kept = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    asked = [sys.executable, "-c", "import iar, torch"]
+    environment = kept | given | {"OMP_DISPLAY_ENV": "VERBOSE"}
+    told = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stderr
+    (found,) = re.findall(r"GOMP_SPINCOUNT = '(\d+|INFINITY)'", told)
+    assert found == spins
