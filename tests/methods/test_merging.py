@@ -11,7 +11,8 @@ from iar.config import ModelSection, RecoverSection
 from iar.methods import merging
 from iar.methods.merge_blocks import BLOCK_ELEMENTS, uniform_draws
 from iar.methods.merge_grid import Recipe, grid
-from iar.methods.merging import cosine, dare, kept_elements, slerp, slerp_weights, task_arithmetic, ties, trim_cuts
+from iar.methods.merging import cosine, dare, slerp, slerp_weights, task_arithmetic, ties
+from iar.methods.trimming import kept_elements, trim, trim_cuts
 from iar.services.merge_stream import one_torch_thread
 from iar.services.models import find_package
 
@@ -101,7 +102,7 @@ def test_slerp_of_parallel_vectors_is_the_line() -> None:
 def test_ties_keeps_exactly_the_largest_changes(pair: tuple[torch.Tensor, torch.Tensor], density: float) -> None:
     theta_0, theta_1 = pair
     delta = theta_1 - theta_0
-    trimmed = merging.trim(delta, trim_cuts(theta_0, theta_1, [density])[density])
+    trimmed = trim(delta, trim_cuts(theta_0, theta_1, [density])[density])
     kept = kept_elements(len(delta), density)
     expected = torch.sort(delta.abs(), descending=True).values[:kept]
     torch.testing.assert_close(torch.sort(trimmed.abs(), descending=True).values[:kept], expected, rtol=0, atol=0)
@@ -148,6 +149,25 @@ def test_dare_repeats_for_a_seed_and_name_and_for_no_other() -> None:
     assert not torch.equal(merged, dare(theta_0, theta_1, 0.5, seed=17, name="v"))
 
 
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.sampled_from([0.0, -0.0, 1.0, -1.0, 1 + 2**-23, 1 + 2**-7, -1 - 2**-7, 2.0, 1e-45, 3e38]), max_size=40),
+    st.floats(0, 1),
+    st.integers(0, 2**32 - 1),
+)
+def test_of_equal_changes_the_first_stay_and_close_ones_are_told_apart(
+    values: list[float], density: float, seed: int
+) -> None:
+    delta = torch.tensor(values * 1000, dtype=torch.float32)  # more than one block
+    delta = delta[torch.randperm(len(delta), generator=torch.Generator().manual_seed(seed))]
+    kept = kept_elements(len(delta), density)
+    chosen = torch.sort(delta.abs(), descending=True, stable=True).indices[:kept]
+    expected = torch.zeros_like(delta)
+    expected[chosen] = delta[chosen]
+    trimmed = trim(delta, trim_cuts(torch.zeros_like(delta), delta, [density])[density])
+    assert torch.equal(trimmed, expected)
+
+
 @pytest.mark.parametrize("case", ["ordinary", "ties everywhere"])
 def test_blocks_give_the_same_bits_as_the_tensor_at_once(case: str) -> None:
     theta_0, theta_1 = pair(11, 50_000)  # more than two blocks, the last one partial
@@ -185,7 +205,7 @@ def test_a_higher_density_keeps_all_that_a_lower_one_keeps(
     theta_0, theta_1 = pair
     delta = theta_1 - theta_0
     cuts = trim_cuts(theta_0, theta_1, {one, other})
-    low, high = (merging.trim(delta, cuts[density]) != 0 for density in sorted((one, other)))
+    low, high = (trim(delta, cuts[density]) != 0 for density in sorted((one, other)))
     assert not (low & ~high).any()
 
 

@@ -11,34 +11,22 @@ are separate operations, never fused: bits do not depend on the machine's vector
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import torch
-from torch.nn.functional import hardshrink
 
 from iar.methods.fapm import Kept, kept_changes, pruned
 from iar.methods.merge_blocks import BLOCK_ELEMENTS, Block, paired_blocks, read_block, uniform_draws
 from iar.methods.merge_facts import tensor_place
 from iar.methods.merge_grid import Recipe
+from iar.methods.trimming import Cut, trim, trim_cuts
 
 SMALLEST_NORM = 1e-8
 COLLINEAR_COSINE = 0.9995  # beyond it, either sign, the arc is a line (the same bound as mergekit's)
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Which elements a trim keeps: |delta| > value, and those equal to it at a flat index below `ties_before`."""
-
-    value: float
-    ties_before: int = 0
-
-
-KEEP_ALL = Cut(-1.0)
-KEEP_NONE = Cut(math.inf)
 
 
 @dataclass(frozen=True)
@@ -98,60 +86,6 @@ def slerp_weights(cosine: float, t: float) -> tuple[float, float]:
         return 1 - t, t
     angle = math.acos(cosine)
     return math.sin((1 - t) * angle) / math.sin(angle), math.sin(t * angle) / math.sin(angle)
-
-
-def kept_elements(size: int, density: float) -> int:
-    """Return how many of `size` elements a trim to `density` keeps: rounded down, but one at least."""
-    if density <= 0 or size == 0:
-        return 0
-    return size if density >= 1 else max(1, int(density * size))
-
-
-def trim_cuts(theta_0: torch.Tensor, theta_1: torch.Tensor, densities: Collection[float]) -> dict[float, Cut]:
-    """Return for each density the cut that keeps exactly `kept_elements` of the largest |theta_1 - theta_0|.
-
-    Of equal elements at the cut those with the lower flat index stay. One selection serves all densities: a lower
-    density looks only at what a higher one kept. Holds one fp32 copy of the tensor.
-    """
-    magnitudes = np.empty(theta_0.numel() if densities else 0, dtype=np.float32)
-    for start, first, second in paired_blocks(theta_0, theta_1) if densities else ():
-        torch.sub(second, first, out=torch.from_numpy(magnitudes[start : start + len(first)])).abs_()
-    cuts, floor = {}, 0
-    for density in sorted(densities, reverse=True):
-        kept = kept_elements(len(magnitudes), density)
-        if kept in (0, len(magnitudes)):
-            cuts[density] = KEEP_ALL if kept else KEEP_NONE
-            continue
-        place = len(magnitudes) - kept
-        magnitudes[floor:].partition(place - floor)
-        cuts[density] = _cut_at(magnitudes, place, theta_0, theta_1)
-        floor = place
-    return cuts
-
-
-def _cut_at(magnitudes: np.ndarray, place: int, theta_0: torch.Tensor, theta_1: torch.Tensor) -> Cut:
-    value = magnitudes[place]
-    ties_kept = int(np.count_nonzero(magnitudes[place:] == value))
-    # at value 0 the ties are unchanged elements, so which of them stay is the same
-    if value == 0 or not np.any(magnitudes[:place] == value):
-        return Cut(float(value), len(magnitudes))
-    for start, first, second in paired_blocks(theta_0, theta_1):
-        equal = (second - first).abs_().numpy() == value
-        here = int(np.count_nonzero(equal))
-        if here >= ties_kept:
-            return Cut(float(value), start + int(np.flatnonzero(equal)[ties_kept - 1]) + 1)
-        ties_kept -= here
-    raise AssertionError("a counted tie was not found again")
-
-
-def trim(delta: torch.Tensor, cut: Cut, start: int = 0) -> torch.Tensor:
-    """Return fp32 `delta` with the elements outside `cut` set to zero; its first element has flat index `start`."""
-    flat = delta.reshape(-1)
-    split = min(max(cut.ties_before - start, 0), len(flat))
-    just_below = float(np.nextafter(np.float32(cut.value), np.float32(-np.inf)))
-    parts = [hardshrink(flat[:split], just_below), hardshrink(flat[split:], cut.value)]
-    parts = [part for part in parts if len(part)]
-    return (parts[0] if len(parts) == 1 else torch.cat(parts or [flat])).reshape(delta.shape)
 
 
 def drop_and_rescale(delta: torch.Tensor, drop: float, uniform: torch.Tensor) -> torch.Tensor:

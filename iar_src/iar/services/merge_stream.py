@@ -1,9 +1,8 @@
 """All candidates of a grid in one pass over the checkpoints: each tensor is read once, block by block.
 
-Memory: the checkpoints are mapped, and a tensor's pages given back when it is merged; beside them stand one fp32 copy
-of the largest tensor (for the TIES selection) and a few blocks a thread. Blocks are computed by one set of threads and
-hashed and written by another, which the disk may hold up; the blocks of a file, and the sums behind the facts, keep
-their order, so threads change no bit.
+Memory: the checkpoints are mapped, and a tensor's pages given back when it is merged; beside them stand a few blocks a
+thread. Blocks are computed by one set of threads and hashed and written by another, which the disk may hold up; the
+blocks of a file, and the sums behind the facts, keep their order, so threads change no bit.
 """
 
 from collections import deque
