@@ -231,8 +231,10 @@ def status(*conditions: tuple[str, str], **more: Any) -> Manifest:
         (status(("Running", "False"), ("Succeeded", "True")), "succeeded"),
         (status(("Running", "True"), ("Succeeded", "False")), "running"),
         (status(("Complete", "True")), "succeeded"),
-        (status(("Suspended", "False"), jobsStatus=[{"name": "node", "active": 1}]), "running"),
-        (status(("Suspended", "False"), jobsStatus=[{"name": "node", "active": 0}]), "waiting"),
+        (status(("Suspended", "False"), jobsStatus=[{"name": "node", "active": 1, "ready": 1}]), "running"),
+        # Its pods wait for a node, or for their image.
+        (status(("Suspended", "False"), jobsStatus=[{"name": "node", "active": 1, "ready": 0}]), "waiting"),
+        (status(("Suspended", "False"), jobsStatus=[{"name": "node", "active": 0, "ready": 0}]), "waiting"),
     ],
 )
 def test_the_state_follows_from_conditions_that_hold(job: Manifest, state: str) -> None:

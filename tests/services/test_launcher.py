@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp.web
 import kmock
 import pytest
 import yaml
@@ -67,7 +68,7 @@ def plan(*stages: tuple[float, tuple[str, ...]], minute: float = 12 * MINUTE) ->
 def running(world: World) -> tuple[str, ...]:
     """Return the conditions of a job that runs; a TrainJob says so by its pods."""
     if world.pool.job == "trainjob":
-        world.api.objects[world.key].patch({"status": {"jobsStatus": [{"name": "node", "active": 1}]}})
+        world.api.objects[world.key].patch({"status": {"jobsStatus": [{"name": "node", "active": 1, "ready": 1}]}})
         return ()
     return ("Running",)
 
@@ -110,6 +111,21 @@ def test_a_suspended_job_waits_and_only_waiting_counts_for_the_queue(
     with pytest.raises(TemporaryError, match=r"waited 0\.\d h for its pods .*Suspended.* raise platform.pool.queue"):
         launch(world)
     assert world.job() is None  # it would take the pool when nobody waits for it any more
+
+
+def test_a_trainjob_whose_pods_find_no_place_is_waiting_and_not_running(api: kmock.KubernetesEmulator) -> None:
+    # Its one child job is active from the start: that counts pods which are pending.
+    world = World(api, PoolSection(job="trainjob", queue_hours=1, run_hours=0.5))
+
+    def script(world: World) -> None:
+        world.clock.time += 12 * MINUTE
+        if world.job() is not None:
+            world.api.objects[world.key].patch({"status": {"jobsStatus": [{"name": "node", "active": 1, "ready": 0}]}})
+
+    world.script = script
+    with pytest.raises(TemporaryError, match=r"waited 1\.2 h for its pods .* raise platform\.pool\.queue_hours from 1"):
+        launch(world)
+    assert world.job() is None
 
 
 def test_a_training_that_runs_too_long_is_ended(plain: World) -> None:
@@ -444,6 +460,22 @@ def test_a_lasting_refusal_is_an_error_at_once(plain: World, status: int, text: 
     with pytest.raises((UserError, PermanentError), match=text):
         launch(plain)
     assert plain.clock.time == 0
+
+
+def test_a_field_that_an_older_operator_does_not_know_is_named_and_not_dropped(api: kmock.KubernetesEmulator) -> None:
+    # Trainer 2.1 and older know no runtimePatches: without them pods have no volumes, no pool and no confinement.
+    world = World(api, PoolSection(job="trainjob"))
+    said = (
+        'TrainJob in version "v1alpha1" cannot be handled: strict decoding error: unknown field "spec.runtimePatches"'
+    )
+    answer = {"kind": "Status", "code": 400, "message": said}
+    faults(world.api, "POST", lambda: aiohttp.web.json_response(answer, status=400), 1)
+    with pytest.raises(
+        UserError, match=r'unknown field "spec\.runtimePatches"; update the operator of TrainJob, or set'
+    ):
+        launch(world)
+    (asked,) = [request for request in list(world.api) if request.method.value == "POST"]
+    assert "fieldValidation=Strict" in str(asked.url)
 
 
 def test_a_cluster_without_the_operator_is_named(plain: World) -> None:

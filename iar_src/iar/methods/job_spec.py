@@ -173,7 +173,10 @@ def trainjob(spec: JobSpec) -> Manifest:
 
 
 def state_of(job: Manifest) -> State:
-    """Return where a job of either kind stands; suspended, created and restarting are all waiting."""
+    """Return where a job of either kind stands; suspended, created and restarting are all waiting.
+
+    A TrainJob counts pods that wait for a node or an image as active; it is ready when all of them run.
+    """
     status = job.get("status") or {}
     holds = {one["type"] for one in status.get("conditions") or () if one["status"] == "True"}
     if holds & {"Succeeded", "Complete"}:
@@ -182,8 +185,8 @@ def state_of(job: Manifest) -> State:
         return "failed"
     if "Suspended" in holds or "Restarting" in holds:
         return "waiting"
-    active = any(one.get("active") for one in status.get("jobsStatus") or ())
-    return "running" if "Running" in holds or active else "waiting"
+    ready = any(one.get("ready") for one in status.get("jobsStatus") or ())
+    return "running" if "Running" in holds or ready else "waiting"
 
 
 def reason_of(job: Manifest) -> str:

@@ -16,7 +16,7 @@ SHARED = {"ReadWriteMany"}
 KUEUE, KUEUE_VERSIONS = "kueue.x-k8s.io", ("v1beta2", "v1beta1")
 INSTALL = {
     "kubeflow.org": "install the Kubeflow training operator 1.9 or later, or set platform.pool.job to trainjob",
-    "trainer.kubeflow.org": "install Kubeflow Trainer v2, or set platform.pool.job to pytorchjob",
+    "trainer.kubeflow.org": "install Kubeflow Trainer 2.2 or later, or set platform.pool.job to pytorchjob",
     KUEUE: "install Kueue if jobs shall wait for GPUs",
     "pipelines.kubeflow.org": "install Kubeflow Pipelines in Kubernetes-native mode, or use iar submit",
 }

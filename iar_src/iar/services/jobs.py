@@ -19,6 +19,7 @@ from iar.methods.job_spec import RUN_LABEL, JobKind, JobSpec, Manifest
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 BUSY = (429, 500, 502, 503, 504)
 FORBIDDEN = (401, 403)
+UNKNOWN_FIELD = "strict decoding error: unknown field"
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 LONGEST_PAUSE = 60.0
@@ -87,7 +88,11 @@ class Cluster:
         manifest["metadata"] |= self._belonging(manifest["metadata"])
         made = self._asked(
             f"create {self.kind.kind} {spec.name}",
-            lambda wait: self.custom.create_namespaced_custom_object(*self.jobs, manifest, _request_timeout=wait),
+            # Strict: an older operator's server would drop what it does not know, such as a TrainJob's volumes and node
+            # selector, and start the rest.
+            lambda wait: self.custom.create_namespaced_custom_object(
+                *self.jobs, manifest, field_validation="Strict", _request_timeout=wait
+            ),
             absent=409,
         )
         return made is not None
@@ -261,6 +266,11 @@ class Cluster:
             return UserError(
                 f"Kubernetes API: cannot {what}: this cluster knows no {self.kind.kind}; install its operator or set "
                 "platform.pool.job"
+            )
+        if UNKNOWN_FIELD in said:
+            return UserError(
+                f"Kubernetes API: cannot {what}: {said}; update the operator of {self.kind.kind}, or set "
+                "platform.pool.job to the other kind"
             )
         return PermanentError(f"Kubernetes API: cannot {what}: {error.status} {said}")
 
