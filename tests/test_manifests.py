@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from iar.config import Endpoint
+from iar.methods.job_spec import TaskSettings, training_job
 from iar.services.run_files import load_run_file
 from tests.crd_schemas import check, needs_crds, schemas
 
@@ -285,6 +286,19 @@ def test_the_pool_hangs_together() -> None:
     gpus = next(one["nominalQuota"] for one in flavor["resources"] if one["name"] == pool.gpu)
     assert int(quota[f"requests.{pool.gpu}"]) >= int(gpus) + 4
     assert named("a100", "LimitRange", "iar")
+
+
+@pytest.mark.parametrize("scratch_gb", [0, 1300])
+def test_the_queue_covers_all_that_a_job_asks_for(scratch_gb: int) -> None:
+    # Kueue admits no job that asks for anything which its queue does not name: it waits, and says so only in the queue.
+    platform = load_run_file(MANIFESTS / "overlays" / "a100" / "run.yaml").platform
+    manifest = training_job("/state/work/inject-0", ["python"], platform, TaskSettings(), scratch_gb).manifest()
+    (container,) = manifest["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"]
+    (group,) = named("a100", "ClusterQueue", "iar-a100")["spec"]["resourceGroups"]
+    (flavor,) = group["flavors"]
+    assert set(container["resources"]["requests"]) <= set(group["coveredResources"])
+    assert ("ephemeral-storage" in container["resources"]["requests"]) == bool(scratch_gb)
+    assert [one["name"] for one in flavor["resources"]] == group["coveredResources"]
 
 
 def test_judges_and_teacher_are_those_of_the_run_file() -> None:
