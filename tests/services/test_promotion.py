@@ -642,6 +642,13 @@ def test_the_hand_over_to_kserve_names_files_that_a_cluster_can_read(
     assert claim == "iar-state" and (books.state / place / "model.safetensors").is_file()
     assert predictor["model"]["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert predictor["nodeSelector"] and predictor["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    # The namespace of the manifests admits nothing else.
+    assert predictor["model"]["securityContext"] == {
+        "runAsNonRoot": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
 
 
 @pytest.mark.parametrize(
