@@ -135,6 +135,8 @@ class KfpDouble:
         return version
 
     def experiment_service_list_experiments(self, **query: str) -> Any:
+        if self.about.get("multi_user", False) != bool(query.get("namespace")):
+            raise Refused(400, "a namespace is for a server with several users, and is a must there")
         found, token = self._page(self.experiments, query)
         return api.V2beta1ListExperimentsResponse(experiments=found, next_page_token=token)
 

@@ -49,6 +49,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 @pytest.fixture
 def kfp() -> Iterator[KfpDouble]:
     with served(KfpDouble()) as double:
+        double.about["multi_user"] = True
         yield double
 
 
@@ -93,7 +94,7 @@ def test_a_cluster_that_has_everything_passes_every_line(cluster: Cluster, kfp: 
     assert checks["queues"].detail == "platform.pool.queue is empty: jobs start at once, or wait as pods"
     assert checks["gpus"].detail == f"8 nvidia.com/gpu on 1 nodes with {SELECTED}; a job asks for 1 x 1"
     assert checks["storage"].detail == "iar-state is Bound, ReadWriteMany"
-    assert checks["pipelines"].detail == f"{kfp.url} answers, one user, version 2.17.3"
+    assert checks["pipelines"].detail == f"{kfp.url} answers, several users, version 2.17.3"
     assert {asked["namespace"] for asked in cluster.reviewed} == {"iar"}
 
 
@@ -365,22 +366,54 @@ DIGEST = f"@sha256:{'0' * 64}"
 def test_the_version_of_a_server_that_does_not_tell_is_that_of_its_images(
     cluster: Cluster, kfp: KfpDouble, image: str, helper: str, status: str, version: str
 ) -> None:
-    kfp.about = {"multi_user": False, "tag_name": "unknown", "commit_sha": "unknown"}
+    kfp.about = {"multi_user": True, "tag_name": "unknown", "commit_sha": "unknown"}
     env = [{"name": "LOG_LEVEL", "value": "info"}, {"name": "SECRET", "valueFrom": {}}]
     container = {"name": "server", "image": image, "env": [*env, {"name": "V2_DRIVER_IMAGE", "value": helper}]}
     deployment = {"spec": {"template": {"spec": {"containers": [container]}}}}
     cluster.objects["apps/v1/deployments", "kubeflow", "ml-pipeline"] = deployment
     found = look(kfp)["pipelines"]
     told = f"{version}, as deployment ml-pipeline in namespace kubeflow says" if version else "unknown"
-    assert (found.status, found.detail) == (status, f"{kfp.url} answers, one user, version {told}")
+    assert (found.status, found.detail) == (status, f"{kfp.url} answers, several users, version {told}")
 
 
 def test_a_deployment_that_may_not_be_read_leaves_the_version_unknown(cluster: Cluster, kfp: KfpDouble) -> None:
-    kfp.about = {"multi_user": False}
+    kfp.about = {"multi_user": True}
     cluster.closed.add("/apis/apps/v1/namespaces/kubeflow/deployments/ml-pipeline")
     found = look(kfp)["pipelines"]
     assert found.status == "warn" and found.detail.endswith("version unknown")
     assert found.fix.endswith("nor is deployment ml-pipeline in namespace kubeflow to be read")
+
+
+@pytest.mark.parametrize("namespace", ["", "iar"])
+def test_a_server_is_asked_for_the_namespace_of_runs_where_it_has_several_users_and_for_none_where_it_has_one(
+    cluster: Cluster, kfp: KfpDouble, namespace: str
+) -> None:
+    for several in (True, False):
+        kfp.about["multi_user"] = several
+        (found,) = [one for one in examine_cluster(None, namespace, kfp.url, "") if one.name == "pipelines"]
+        assert (found.status, "several users" in found.detail) == ("pass" if several else "warn", several)
+        assert several or found.detail.endswith(
+            "one user: it runs pipelines in its own namespace, kubeflow, and not in iar"
+        )
+
+
+@pytest.mark.parametrize(
+    ("host", "namespace", "place"),
+    [
+        ("https://kubeflow.example.com/pipeline", "", "kubeflow"),
+        ("http://ml-pipeline.kfp.svc:8888", "", "kfp"),
+        ("http://ml-pipeline.kfp.svc:8888", "kfp", ""),
+    ],
+)
+def test_a_server_of_one_user_runs_pipelines_in_its_own_namespace(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, host: str, namespace: str, place: str
+) -> None:
+    # Account, claim and secrets of another namespace are of no use to its tasks.
+    monkeypatch.setattr(Kubeflow, "check", lambda self: Server(False, "2.17.3"))
+    found = {check.name: check for check in examine_cluster(RUN_FILE, namespace, host, "")}["pipelines"]
+    assert found.status == ("warn" if place else "pass")
+    assert (f"in its own namespace, {place}, and not in iar" in found.detail) == bool(place)
+    assert not place or found.fix.endswith(f"give --namespace {place}")
 
 
 @pytest.mark.parametrize(
@@ -396,7 +429,7 @@ def test_a_deployment_that_may_not_be_read_leaves_the_version_unknown(cluster: C
 def test_a_server_is_looked_for_in_the_namespace_of_its_address(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, host: str, namespace: str
 ) -> None:
-    monkeypatch.setattr(Kubeflow, "check", lambda self: Server(False, ""))
+    monkeypatch.setattr(Kubeflow, "check", lambda self: Server(True, ""))
     container = {"name": "server", "image": "kfp-api-server:2.17.0"}
     deployment = {"spec": {"template": {"spec": {"containers": [container]}}}}
     cluster.objects["apps/v1/deployments", namespace, "ml-pipeline"] = deployment

@@ -30,7 +30,8 @@ def examine_cluster(run_file: RunFile | None, namespace: str, host: str, s3: str
     """
     yield from _with_api(namespace, lambda cluster: _examine_api(cluster, run_file))
     experiment = run_file.register.experiment if run_file else "iar"
-    yield from guarded("pipelines", lambda: check_pipelines(Kubeflow(host, namespace, experiment), namespace))
+    pipelines = partial(Kubeflow, host, namespace or NAMESPACE, experiment)
+    yield from guarded("pipelines", lambda: check_pipelines(pipelines(), namespace))
     for place in dict.fromkeys([s3, run_file.run.store if run_file else ""]):
         if place:
             yield from guarded("store", partial(check_store, place))
@@ -70,12 +71,17 @@ def _examine_api(cluster: ClusterApi, run_file: RunFile | None) -> Iterator[Chec
 
 
 def check_pipelines(pipelines: Kubeflow, namespace: str) -> Check:
-    """Reach Kubeflow Pipelines with this token, and compare its version with the one that tasks need."""
+    """Reach Kubeflow Pipelines with this token; look where it runs pipelines, and at the version that tasks need."""
     server = pipelines.check()
     users = "several users" if server.multi_user else "one user"
-    version, source = _version(server.version), ""
+    version, source, place, here = _version(server.version), "", _place_of(pipelines.host), namespace or NAMESPACE
+    if not server.multi_user and place != here:
+        detail = (
+            f"{pipelines.host} answers, one user: it runs pipelines in its own namespace, {place}, and not in {here}"
+        )
+        fix = f"use one for several users, or make account, claim and secrets in {place} and give --namespace {place}"
+        return Check("pipelines", "warn", detail, fix)
     if version is None:
-        place = _place_of(pipelines.host)
         source = f", as deployment {SERVER} in namespace {place} says"
         version = _installed(namespace, place)
     if version is None:

@@ -90,9 +90,11 @@ class Kubeflow:
 
     def check(self) -> Server:
         """Reach the server and read something with this token; return what the server tells of itself."""
-        multi_user = self._call(lambda client: client.get_kfp_healthz()).multi_user
+        multi_user = bool(self._call(lambda client: client.get_kfp_healthz()).multi_user)
+        if not multi_user:  # it refuses to be asked for a namespace
+            self._namespace, self._opened = "", None
         self._find_experiment()
-        return Server(bool(multi_user), self._version())
+        return Server(multi_user, self._version())
 
     def _version(self) -> str:
         for path in HEALTHZ:
