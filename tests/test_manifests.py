@@ -149,7 +149,8 @@ def test_accounts_have_few_rights_and_only_tasks_have_any(overlay: str) -> None:
     (role,) = of_kind(overlay, "Role")
     for rule in role["rules"]:
         assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
-        assert "secrets" not in rule["resources"]
+        if "secrets" in rule["resources"]:  # that of Kubeflow's object store, which its launcher reads in our pods
+            assert (rule["resourceNames"], rule["verbs"]) == (["mlpipeline-minio-artifact"], ["get"])
         for resource in rule["resources"]:
             # Why each right is given stands in the table of docs/cluster.md.
             row = next(line for line in RIGHTS.splitlines() if line.startswith(f"| `{resource}` |"))
@@ -171,6 +172,19 @@ def test_traffic_is_denied_unless_a_policy_allows_it(overlay: str) -> None:
             assert rule["ports"], name
         # A rule without "from" would let anybody in.
         assert all(rule["from"] for rule in spec.get("ingress", ())), name
+
+
+@each_overlay
+def test_what_kubeflow_runs_in_a_tasks_pod_reaches_its_servers(overlay: str) -> None:
+    # Its driver and launcher: metadata, object store (SeaweedFS listens at 8333 behind the service at 9000), pipelines.
+    tasks = named(overlay, "NetworkPolicy", "tasks")["spec"]
+    (way,) = [rule for rule in tasks["egress"] if "namespaceSelector" in str(rule)]
+    assert way["to"][0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "kubeflow"}
+    assert {one["port"] for one in way["ports"]} == {8080, 8333, 8887, 8888, 9000}
+    # Both by Kubeflow's own manifests: who gets the secret of the object store, and who is let in.
+    (namespace,) = of_kind(overlay, "Namespace")
+    assert namespace["metadata"]["labels"]["pipelines.kubeflow.org/enabled"] == "true"
+    assert namespace["metadata"]["labels"]["app.kubernetes.io/part-of"] == "kubeflow-profile"
 
 
 @each_overlay
@@ -482,6 +496,9 @@ def test_after_a_sync_a_confined_job_reconciles_the_run_files(overlay: str) -> N
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     (token,) = volumes["kubeflow-token"]["projected"]["sources"]
     assert token["serviceAccountToken"]["audience"] == "pipelines.kubeflow.org"
+    env = {one["name"]: one for one in container["env"]}
+    # Without it, and without an account's own token, kfp names no namespace, and a server of several users refuses.
+    assert env["IAR_NAMESPACE"]["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.namespace"}}
     (files,) = [one for one in gitops(overlay) if one["metadata"]["name"] == volumes["run-files"]["configMap"]["name"]]
     assert sorted(files["data"]) == ["faq.yaml", "handbook.yaml"] and files["metadata"]["name"].startswith(
         "iar-run-files-"
