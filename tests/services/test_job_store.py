@@ -172,6 +172,18 @@ def test_a_result_that_its_launcher_did_not_live_to_take_is_taken_without_anothe
     assert result.digest == digest_file(tmp_path / "b" / "checkpoint" / "model.safetensors")
 
 
+def test_a_store_that_is_away_hides_progress_and_ends_no_training(
+    s3: S3Server, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = job_in_store(start, tmp_path / "out")
+    s3.before = lambda request: error("InternalError", "500 Internal Server Error")
+    assert list(job.steps()) == []
+    assert capsys.readouterr().err.endswith("; the training goes on\n")
+    s3.before = lambda request: None
+    job.bucket.write("progress.json", b'[3, 9, "loss 1.2"]')
+    assert list(job.steps()) == [(3, 9, "loss 1.2")]
+
+
 def test_what_a_rank_says_of_its_end_reaches_the_launcher(
     s3: S3Server, start: Path, tmp_path: Path, cluster: list[dict[str, Any]]
 ) -> None:

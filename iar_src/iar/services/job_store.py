@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from iar.config import RunSection
-from iar.errors import IarError
+from iar.errors import IarError, TemporaryError
 from iar.methods.batching import TokenRow
 from iar.methods.digest import digest_file
 from iar.records import from_json, to_json, write_json
@@ -90,8 +90,12 @@ class JobInStore(_Place):
         return [from_json(RankEnd, json.loads(raw)) for raw in found if raw is not None]
 
     def steps(self) -> Iterator[Step]:
-        """Yield the last step that is known, if it is a new one."""
-        raw = self.bucket.read(PROGRESS)
+        """Yield the last step that is known, if it is a new one; a store that is away ends no training."""
+        try:
+            raw = self.bucket.read(PROGRESS)
+        except TemporaryError as error:
+            print(f"{error}; the training goes on", file=sys.stderr)
+            return
         step, steps, note = json.loads(raw) if raw else (0, 0, "")
         if step > self._told:
             self._told = step
