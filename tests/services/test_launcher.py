@@ -241,6 +241,33 @@ def test_a_users_error_in_the_training_is_raised_with_the_last_lines_and_not_tri
     assert plain.created() == 1
 
 
+@pytest.mark.parametrize("final", [True, False])
+def test_a_trainjob_whose_runtime_restarts_its_pods_ends_with_an_error_that_no_restart_mends(
+    api: kmock.KubernetesEmulator, final: bool
+) -> None:
+    # Kubeflow's own runtimes set no backoffLimit: by Kubernetes' default the pods of a job start again six times.
+    world = World(api, PoolSection(job="trainjob"))
+
+    def script(world: World) -> None:
+        said = "training: rows do not fit the model"
+        if world.looks == 2:
+            world.failure = UserError(said) if final else TemporaryError(said)
+            world.put_pod(exit_code=1)
+            world.api.objects[world.key].patch({"status": {"jobsStatus": [{"name": "node", "active": 1, "ready": 0}]}})
+        elif world.looks > 2:
+            world.becomes("Complete")
+            world.result = True
+
+    world.script = script
+    world.logs(b"2026-01-01T00:00:00.1Z no such row\n")
+    if not final:  # the rank that starts again goes on from its restart point
+        launch(world)
+        return
+    with pytest.raises(UserError, match=r"rows do not fit the model; last lines of iar-\S+: no such row$"):
+        launch(world)
+    assert world.created() == 1 and world.job() is None
+
+
 def test_a_failure_that_nobody_explains_is_permanent(plain: World) -> None:
     def fails(world: World) -> None:
         world.put_pod(exit_code=1)

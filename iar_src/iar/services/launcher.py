@@ -4,6 +4,7 @@ All it knows of the job it reads from the cluster and from the job's folder, so 
 on where another left off. A training that cannot go on is done or an error, never anything else.
 """
 
+import contextlib
 import dataclasses
 import sys
 from collections import deque
@@ -111,6 +112,10 @@ def _followed(job: Manifest, spec: JobSpec, cluster: Cluster, training: Training
             return None if _seen(training.finished, cluster.pace) else _without_result(spec)
         if state == "failed":
             return _why(job, spec, logs, _seen(training.failure, cluster.pace))
+        if said := _without_hope(spec, training):
+            logs.show_new()
+            cluster.delete(job)
+            return type(said)(f"{said}{logs.ending()}")
         if over := limits.over(state, job, logs):
             cluster.delete(job)
             raise over
@@ -122,6 +127,19 @@ def _followed(job: Manifest, spec: JobSpec, cluster: Cluster, training: Training
                 "to go on from its last restart point"
             )
         job = now
+
+
+def _without_hope(spec: JobSpec, training: Training) -> IarError | None:
+    """Return what the ranks of a TrainJob said if it is no use to start them again; None for a PyTorchJob, which fails.
+
+    The pods of a TrainJob start again as often as its runtime says, by the runtimes of Kubeflow six times.
+    """
+    if spec.pool.job != "trainjob":
+        return None
+    with contextlib.suppress(TemporaryError):  # a store that is away is asked again at the next look
+        said = training.failure()
+        return None if isinstance(said, TemporaryError) else said
+    return None
 
 
 def _seen(look: Callable[[], T], pace: Pace) -> T:
