@@ -90,6 +90,19 @@ def test_reaping_deletes_them_and_nothing_else(cluster: Cluster, capsys: pytest.
     assert asked["preconditions"]["uid"] == "uid-orphan" and asked["propagationPolicy"] == "Foreground"
 
 
+@pytest.mark.parametrize(
+    ("kind", "state"), [("pytorchjob", "Succeeded"), ("pytorchjob", "Failed"), ("trainjob", "Complete")]
+)
+def test_a_job_that_has_ended_holds_no_gpus_and_stays_for_whoever_looks(
+    cluster: Cluster, kind: str, state: str
+) -> None:
+    # Every run leaves some for a day; without one, a task that is started again would train anew.
+    put_job(cluster, "done", "ended", kind=kind, state=state)
+    put_workflow(cluster, "ended", "Failed")
+    assert [check.status for check in check_orphans(Api("iar"), reap=True)] == ["pass"]
+    assert left(cluster) == {"done"}
+
+
 def test_where_workflows_cannot_be_seen_nothing_is_an_orphan(cluster: Cluster) -> None:
     put_job(cluster, "a", "gone")
     del cluster.resources[WORKFLOWS]

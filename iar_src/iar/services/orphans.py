@@ -60,9 +60,10 @@ def check_orphans(api: Api, reap: bool) -> Iterator[Check]:
 def orphans(api: Api) -> Iterator[Orphan]:
     """Yield the jobs that carry our label and that of a run which no workflow carries out any more.
 
-    A job without a run's label was made by hand and is nobody's orphan.
+    A job without a run's label was made by hand and is nobody's orphan. One that has ended holds no GPUs: its object is
+    kept for whoever wants to look, and for a task that starts again to find the training done.
     """
-    ours = list(_ours(api))
+    ours = [(path, job) for path, job in _ours(api) if state_of(job) in ("waiting", "running")]
     if ours and "v1alpha1" not in api.served(WORKFLOWS):
         raise UserError("the cluster has no Argo workflows, so which runs go on cannot be known")
     phases: dict[str, list[str]] = {}
