@@ -166,6 +166,13 @@ def test_a_job_that_succeeded_while_no_launcher_was_there_is_taken(world: World)
     assert world.created() == 0
 
 
+def test_a_result_whose_job_is_gone_is_taken_and_not_made_again(plain: World) -> None:
+    # A job's object stays a day, what it made stays on the volume: a run may be started again after a weekend.
+    plain.result = True
+    launch(plain)
+    assert plain.created() == 0 and plain.prepared == 0
+
+
 @pytest.mark.parametrize("conditions", ["Failed", "Succeeded"])
 def test_an_older_end_without_a_result_makes_room_for_a_new_job(plain: World, conditions: str) -> None:
     plain.put_job(conditions)

@@ -68,6 +68,8 @@ def _attempts(spec: JobSpec, cluster: Cluster, training: Training) -> None:
     limits = Limits(spec, cluster.pace)
     for left in reversed(range(spec.pool.retries + 1)):
         job = _started(spec, cluster, training)
+        if job is None:
+            return
         end = _followed(job, spec, cluster, training, limits)
         if end is None:
             return
@@ -77,10 +79,13 @@ def _attempts(spec: JobSpec, cluster: Cluster, training: Training) -> None:
         _remove(job, cluster, spec.pool.grace_seconds)
 
 
-def _started(spec: JobSpec, cluster: Cluster, training: Training) -> Manifest:
-    """Return the job of this training: the one that is there, else a new one."""
+def _started(spec: JobSpec, cluster: Cluster, training: Training) -> Manifest | None:
+    """Return the job of this training: the one that is there, else a new one; None where one that is gone was done."""
     while True:
         job = cluster.get(spec.name)
+        if job is None and training.finished():
+            print(f"training job {spec.name}: its result is there", file=sys.stderr)
+            return None
         if job is None:
             training.prepare()
             made = cluster.create(spec)
