@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp.web
 import kmock
 import pytest
 import yaml
@@ -123,7 +122,9 @@ def test_a_trainjob_whose_pods_find_no_place_is_waiting_and_not_running(api: kmo
             world.api.objects[world.key].patch({"status": {"jobsStatus": [{"name": "node", "active": 1, "ready": 0}]}})
 
     world.script = script
-    with pytest.raises(TemporaryError, match=r"waited 1\.2 h for its pods .* raise platform\.pool\.queue_hours from 1"):
+    with pytest.raises(
+        TemporaryError, match=r"waited 1\.\d h for its pods .* raise platform\.pool\.queue_hours from 1"
+    ):
         launch(world)
     assert world.job() is None
 
@@ -372,7 +373,9 @@ def test_logs_of_all_pods_are_shown_once(plain: World, capsys: pytest.CaptureFix
     assert sorted(shown) == [f"{name}-master-{pod}: step {step}" for pod in (0, 1) for step in (1, 2)]
 
 
-def faults(api: kmock.KubernetesEmulator, method: str, answer: Any, times: int, path: str = "") -> list[int]:
+def faults(
+    api: kmock.KubernetesEmulator, method: str, answer: Any, times: int, path: str = "", body: Any = None
+) -> list[int]:
     """Let the next `times` requests of a method to a matching path be answered with `answer`; return their ids."""
     seen: list[int] = []
 
@@ -382,7 +385,9 @@ def faults(api: kmock.KubernetesEmulator, method: str, answer: Any, times: int, 
             seen.append(request.id)
         return request.id in seen
 
-    api[hit] << answer
+    told = api[hit] << answer
+    if body is not None:
+        told << body
     return seen
 
 
@@ -503,7 +508,7 @@ def test_a_field_that_an_older_operator_does_not_know_is_named_and_not_dropped(a
         'TrainJob in version "v1alpha1" cannot be handled: strict decoding error: unknown field "spec.runtimePatches"'
     )
     answer = {"kind": "Status", "code": 400, "message": said}
-    faults(world.api, "POST", lambda: aiohttp.web.json_response(answer, status=400), 1)
+    faults(world.api, "POST", 400, 1, body=answer)
     with pytest.raises(
         UserError, match=r'unknown field "spec\.runtimePatches"; update the operator of TrainJob, or set'
     ):
