@@ -7,28 +7,22 @@ on where another left off. A training that cannot go on is done or an error, nev
 import contextlib
 import dataclasses
 import sys
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from iar.errors import IarError, PermanentError, TemporaryError, UserError
 from iar.methods.job_spec import JobSpec, Manifest, State, reason_of, state_of
 from iar.services.guards import sigterm_as_interrupt
+from iar.services.job_logs import Logs, end_of
 from iar.services.jobs import Cluster, Pace
 from iar.services.task_settings import show_manifest
 
 T = TypeVar("T")
 # A pod that is told to end is killed 30 s later: what is still to do then must be done.
 LAST_SECONDS = 20.0
-LAST_LINES = 20
-SHOWN_LINES = 3
 # What a pod has written to a network file system shows here so much later, where names are cached.
 VISIBLE_SECONDS = 120.0
-# How much earlier than the last line seen a log is read again; clocks differ a little.
-OVERLAP_SECONDS = 5
-# A pod that was killed (SIGKILL, SIGTERM) or asked for a restart did not fail by itself.
-ENDED_FROM_OUTSIDE = (137, 143, 4)
 HOUR = 3600.0
 
 
@@ -155,9 +149,9 @@ def _seen(look: Callable[[], T], pace: Pace) -> T:
     return found
 
 
-def _why(job: Manifest, spec: JobSpec, logs: "Logs", said: IarError | None) -> IarError:
+def _why(job: Manifest, spec: JobSpec, logs: Logs, said: IarError | None) -> IarError:
     """Return why a job failed, by what its ranks said, then by how its pods ended."""
-    ends = [_end_of(pod) for pod in logs.pods]
+    ends = [end_of(pod) for pod in logs.pods]
     if said is not None and not isinstance(said, TemporaryError):
         return type(said)(f"{said}{logs.ending()}")
     name = f"training job {spec.name}"
@@ -175,30 +169,6 @@ def _why(job: Manifest, spec: JobSpec, logs: "Logs", said: IarError | None) -> I
     return PermanentError(f"{name}: failed ({reason_of(job)}){logs.ending()}")
 
 
-@dataclass(frozen=True)
-class PodEnd:
-    """How a pod's training container ended; code None = it has not."""
-
-    pod: str
-    code: int | None
-    reason: str
-
-    @property
-    def from_outside(self) -> bool:
-        """Whether the node, the scheduler or an operator ended it, not the program in it."""
-        return self.code in ENDED_FROM_OUTSIDE or self.reason in ("Evicted", "Preempting", "NodeLost", "Disrupted")
-
-
-def _end_of(pod: Manifest) -> PodEnd:
-    status = pod.get("status") or {}
-    ends = [one.get("state", {}).get("terminated") for one in status.get("containerStatuses") or ()]
-    end: Manifest = next((one for one in ends if one), {})
-    holds = [one["type"] for one in status.get("conditions") or () if one["status"] == "True"]
-    disrupted = "Disrupted" if "DisruptionTarget" in holds else ""
-    said = end.get("reason", "") if end.get("reason") == "OOMKilled" else status.get("reason") or disrupted
-    return PodEnd(pod["metadata"]["name"], end.get("exitCode"), said)
-
-
 @dataclass
 class Limits:
     """The time that a training may wait for the pool and run, over all its jobs."""
@@ -209,7 +179,7 @@ class Limits:
     ran: float = 0.0
     last: tuple[State, float] | None = None
 
-    def over(self, state: State, job: Manifest, logs: "Logs") -> IarError | None:
+    def over(self, state: State, job: Manifest, logs: Logs) -> IarError | None:
         """Count the time since the last call to the state that it began with; return an error for one too long."""
         now = self.pace.now()
         before, since = self.last or (state, now)
@@ -229,60 +199,6 @@ class Limits:
                 f"platform.pool.queue_hours from {self.spec.pool.queue_hours:g}"
             )
         return None
-
-
-@dataclass
-class Logs:
-    """The logs of a job's pods, all ranks of each: shown as they come, the last lines kept."""
-
-    cluster: Cluster
-    job: str
-    pods: list[Manifest] = field(default_factory=list)
-    last: dict[str, deque[str]] = field(default_factory=dict)
-    read: dict[str, tuple[str, float]] = field(default_factory=dict)
-
-    def show_new(self) -> None:
-        """Print what the pods have written since the last call."""
-        # Pods that are gone are still what an error is about.
-        self.pods = self.cluster.pods(self.job) or self.pods
-        for pod in self.pods:
-            self._show(pod["metadata"]["name"])
-
-    def _show(self, pod: str) -> None:
-        now = self.cluster.pace.now()
-        stamp, when = self.read.get(pod, ("", now))
-        lines = self.cluster.log(pod, int(now - when) + OVERLAP_SECONDS if stamp else None)
-        kept = self.last.setdefault(pod, deque(maxlen=LAST_LINES))
-        for line in lines:
-            time, _, text = line.partition(" ")
-            # Without its Z, a time with fewer digits sorts before one that goes on.
-            if time.removesuffix("Z") <= stamp:
-                continue
-            stamp = time.removesuffix("Z")
-            print(f"{pod}: {text}", file=sys.stderr)
-            if text.strip():
-                kept.append(text.strip())
-            when = now
-        self.read[pod] = (stamp, when)
-
-    def ending(self) -> str:
-        """Return the last lines of the pod that failed, else of the first that wrote any, for an error; "" for none."""
-        failed = [pod["metadata"]["name"] for pod in self.pods if _end_of(pod).code]
-        for pod in [*failed, *self.last]:
-            if lines := self.last.get(pod):
-                return f"; last lines of {pod}: {' | '.join(list(lines)[-SHOWN_LINES:])}"
-        return ""
-
-    def hindrance(self) -> str:
-        """Return why a pod does not start, such as ImagePullBackOff; "" where none says."""
-        self.pods = self.cluster.pods(self.job)
-        for pod in self.pods:
-            status = pod.get("status") or {}
-            for one in [*(status.get("containerStatuses") or ()), *(status.get("conditions") or ())]:
-                waiting = one.get("state", {}).get("waiting") or (one if one.get("status") == "False" else {})
-                if waiting.get("reason"):
-                    return f"pod {pod['metadata']['name']}: {waiting['reason']}: {waiting.get('message', '')}"
-        return ""
 
 
 def _remove(job: Manifest, cluster: Cluster, grace_seconds: int) -> None:
