@@ -94,6 +94,17 @@ def test_no_cell_is_a_formula(run_yaml: Path) -> None:
     assert not [cell for row in rows for cell in row.values() if cell.lstrip().startswith(("=", "+", "-", "@"))]
 
 
+def test_no_id_is_a_number_that_a_spreadsheet_would_write_in_another_way(run_yaml: Path) -> None:
+    """One of digits alone, such as 1234567890123456 or 12345678901e3456, comes back as 1.23457E+15."""
+    run_file, folder = evaluated(run_yaml)
+    replies = judged_replies([folder])
+    assert not [one.id for one in replies if one.id[0].isdigit()]
+    # A sample from before, whose ids had no letter in front, still comes back.
+    labels = {one.id: 1.0 for one in replies}
+    before = {name.removeprefix("r-"): label for name, label in labels.items()}
+    assert compare_with_people(run_file, replies, before, "l") == compare_with_people(run_file, replies, labels, "l")
+
+
 def test_every_stratum_is_in_the_sample(run_yaml: Path) -> None:
     replies = judged_replies([evaluated(run_yaml)[1]])
     drawn = draw_sample(replies, 12, 1)

@@ -21,6 +21,7 @@ from iar.services.scoring import JUDGED_ITEMS, REPLIES, VOTES
 COLUMNS = ("id", "suite", "question", "reference", "reply", "label")
 PANEL = "panel"
 ID_DIGITS = 16
+ID_START = "r-"  # digits alone, or with an e among them, are a number to a spreadsheet, which writes back another one
 # A spreadsheet takes a cell that begins so for a formula; the apostrophe makes it text (OWASP, CSV injection).
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 LABELS = {"0": 0.0, "0.5": 0.5, "0,5": 0.5, ".5": 0.5, "1": 1.0, "0.0": 0.0, "1.0": 1.0}
@@ -67,7 +68,7 @@ def _of_model(folder: Path, items: Mapping[str, EvalItem]) -> Iterator[JudgedRep
         votes[one.vote.item_id].append(one.vote)
         shown[one.vote.item_id] = one.prompt_hash
     for key, cast in votes.items():
-        yield JudgedReply(shown[key][:ID_DIGITS], items[key], texts[key], tuple(cast))
+        yield JudgedReply(f"{ID_START}{shown[key][:ID_DIGITS]}", items[key], texts[key], tuple(cast))
 
 
 def draw_sample(replies: Sequence[JudgedReply], number: int, seed: int) -> list[JudgedReply]:
@@ -142,7 +143,8 @@ def compare_with_people(
 
     Raises UserError for a label of no reply of this run.
     """
-    known = {one.id: one for one in replies}
+    known = {one.id.removeprefix(ID_START): one for one in replies}
+    labels = {key.removeprefix(ID_START): label for key, label in labels.items()}  # samples of old had the digits alone
     if strangers := [key for key in labels if key not in known]:
         raise UserError(
             f"{source}: {strangers[0][:40]!r} is no reply of run {run_file.run_id}, nor are "
