@@ -60,3 +60,4 @@ def _is_part(part: object, whole: object) -> bool:
 def test_thoughts_are_no_reply() -> None:
     assert after_thinking('<think>{"score": 1}</think> {"score": 0}') == ' {"score": 0}'
     assert after_thinking("plain") == "plain"
+    assert after_thinking('\n<think>at first {"score": 1}, but then') == ""

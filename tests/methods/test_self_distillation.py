@@ -114,7 +114,8 @@ def test_the_thoughts_of_a_reasoning_model_are_no_part_of_its_rewrite() -> None:
         taken = judged_rewrite(PAIR, reply(f"{thoughts}Tora Lind opened it."))
         assert (taken.answer, taken.rewrite, taken.refused) == ("Tora Lind opened it.",) * 2 + ("",)
     assert judged_rewrite(PAIR, reply("<think>Tora Lind did, I think.</think>")).refused == "empty"
-    assert judged_rewrite(PAIR, reply("<think>Tora Lind did, I think.")).refused == "talks about the task"
+    assert judged_rewrite(PAIR, reply("<think>Tora Lind did, I think.")).refused == "empty"
+    assert judged_rewrite(PAIR, reply("Tora Lind did. <think> Or not.")).refused == "talks about the task"
 
 
 def test_a_rewrite_cut_off_is_refused() -> None:

@@ -54,6 +54,8 @@ def test_the_last_verdict_is_read_exactly(text: str, score: float) -> None:
         # A cut-off verdict after a whole one, and a quotation of the reply without escapes.
         '{"score": 1} I correct myself: {"score": 0, "reason": "no',
         '{"score": 0, "reason": "it says {"score": 1} itself"}',
+        # Thoughts that the token limit ended: what they weigh is no verdict.
+        '<think>It might be {"reason": "same", "score": 1}, but the year is',
     ],
 )
 def test_anything_else_is_unreadable_and_not_zero(text: str) -> None:

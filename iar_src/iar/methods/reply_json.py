@@ -19,8 +19,9 @@ class FoundObjects:
 
 
 def after_thinking(text: str) -> str:
-    """Return what follows a reasoning model's thoughts."""
-    return text.rpartition("</think>")[2]
+    """Return what follows a reasoning model's thoughts; nothing does where they were cut off: drafts are no reply."""
+    _, ended, reply = text.rpartition("</think>")
+    return "" if not ended and reply.lstrip().startswith("<think>") else reply
 
 
 def find_objects(text: str) -> FoundObjects:
