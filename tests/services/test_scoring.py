@@ -143,6 +143,7 @@ def test_an_unscored_reply_is_counted_and_not_averaged(
     monkeypatch.setattr(type(examination.judges[0]), "judge_many", fail_first)
     scores = score_model(SUBJECT, examination, tmp_path / "m")
     assert (scores.domain, scores.suite("domain").count, scores.suite("domain").unscored) == (100, 2, 1)
+    assert scores.suite("domain").details["strict_share"] == 1  # no zero there either
 
 
 def test_no_score_at_all_is_a_failure_not_a_zero(

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from iar.config import RunFile
 from iar.errors import PermanentError, TemporaryError
@@ -239,13 +240,13 @@ def _details(
     settled: Mapping[str, Judged],
     known: set[str],
 ) -> dict[str, float]:
-    """Return shares between 0 and 1 of all items of a suite."""
+    """Return shares between 0 and 1 of all items of a suite; the strict one of those with a score, as points are."""
 
     def share(flags: Iterable[bool]) -> float:
         return sum(flags) / len(scores)
 
     details = {
-        "strict_share": share(item.score == 1 for item in scores),
+        "strict_share": fmean(item.score == 1 for item in scores if item.score is not None),
         "truncated_share": share(replies[item.item_id].truncated for item in scores),
         "reused_share": share(item.item_id in known for item in scores),
     }
