@@ -55,6 +55,23 @@ def test_replies_are_graded_without_a_judge(tmp_path: Path, verifier: str, right
     assert not is_judged(item)
 
 
+def test_a_row_numbered_from_0_keeps_its_id(tmp_path: Path) -> None:
+    rows = [ROWS["regex"] | {"id": number} for number in (0, 1)] + [ROWS["regex"]]
+    path = suite(tmp_path / "own", "regex", rows)
+    assert [item.id for item in user_items(path)] == ["units-0", "units-1", "units-3"]
+    (units,) = (one for one in general_evaluations(with_suites(tmp_path, suites=(str(path),))) if one.name == "units")
+    assert [name for name, _ in units.prompts] == ["0", "1", "3"]
+
+
+def test_one_id_for_items_of_two_suites_is_refused(tmp_path: Path) -> None:
+    """Replies and votes are kept by id: one of the two would be graded by what was said to the other."""
+    first = suite(tmp_path / "a", "regex", [ROWS["regex"] | {"id": "b-1"}], name="a")
+    second = suite(tmp_path / "b", "rule:exact", [ROWS["rule:exact"] | {"id": 1}], name="a-b")
+    message = r"evaluate: .*units\.yaml: a-b-1 is an item of a too; give the suite another name, or its row another id"
+    with pytest.raises(UserError, match=message):
+        load_suites(with_suites(tmp_path / "general", suites=(str(first), str(second))))
+
+
 def test_a_choice_without_a_letter_is_marked_and_its_choices_are_shown(tmp_path: Path) -> None:
     (item,) = user_items(suite(tmp_path, "choice"))
     assert graded(item, "No idea.") == (0, "unparsed")

@@ -106,7 +106,7 @@ def _prompts(rows: Sequence[SourceRow]) -> Iterator[tuple[str, str]]:
     holders = Counter(word for text in asked for word in set(words_of(text)))
     few = max(1, RARE_SHARE * len(rows))
     for row, text in zip(rows, asked, strict=True):
-        name = str(row.data.get("key") or row.data.get("id") or row.number)
+        name = row.named("key", "id")
         if "choices" not in row.data:
             yield name, text
             continue

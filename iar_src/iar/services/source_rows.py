@@ -35,6 +35,11 @@ class SourceRow:
             raise self.wrong(f"{key} is {json.dumps(value, default=str)[:60]}", f"give it as {_kind_name(kind)}")
         return value
 
+    def named(self, *keys: str) -> str:
+        """Return the first of these values that the row has, 0 too, as its name; its number where it has none."""
+        given = (self.data.get(key) for key in keys)
+        return str(next((value for value in given if value is not None and value != ""), self.number))
+
     def texts(self, key: str) -> list[str]:
         """Return a list of texts none of which is empty. Raises UserError."""
         values = self.get(key, list)

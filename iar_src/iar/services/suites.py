@@ -1,7 +1,7 @@
 """The questions put to every model: the domain's own, and IFEval, MMLU and MSBench from a file or the hub."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,20 @@ def load_suites(run_file: RunFile) -> dict[str, list[EvalItem]]:
         name = items[0].suite
         if name in (*suites, *RESERVED):
             raise UserError(f"evaluate: {place} is named {name!r}, as another suite is; give it another name")
+        _check_ids(place, items, suites)
         suites[name] = items
     return suites
+
+
+def _check_ids(place: str, items: Sequence[EvalItem], others: Mapping[str, Sequence[EvalItem]]) -> None:
+    """Raise UserError for an id that an item of another suite has: replies and votes are kept by it alone."""
+    known = {item.id: name for name, suite in others.items() for item in suite}
+    for item in items:
+        if item.id in known:
+            raise UserError(
+                f"evaluate: {place}: {item.id} is an item of {known[item.id]} too; give the suite another name, or its "
+                "row another id"
+            )
 
 
 def is_judged(item: EvalItem) -> bool:

@@ -132,8 +132,7 @@ def _item(suite: SuiteFile, row: SourceRow) -> EvalItem:
     reference = {"verifier": suite.verifier} | _reference(suite.verifier, row)
     if suite.verifier == "choice":
         prompt = mmlu_prompt(prompt, reference["choices"])
-    identity = str(row.data.get("id") or row.number)
-    return EvalItem(f"{suite.name}-{identity}", suite.name, prompt, suite.max_tokens, reference)
+    return EvalItem(f"{suite.name}-{row.named('id')}", suite.name, prompt, suite.max_tokens, reference)
 
 
 def _reference(verifier: str, row: SourceRow) -> dict[str, Any]:
