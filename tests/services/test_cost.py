@@ -28,6 +28,7 @@ from iar.report.cost_table import cost_json, rows, titles
 from iar.services.asked_suites import Suite, further_suites
 from iar.services.cost import TEMPLATE_TOKENS, Estimate, estimate, pool_device
 from iar.services.cost_actuals import actuals
+from iar.services.engines import answering
 from iar.services.reply_cache import Call, open_cache
 from iar.services.run_files import load_run_file
 from iar.services.telemetry import FlopShape, step_flops, training_flops
@@ -286,9 +287,9 @@ def test_what_private_suites_took_counts_with_the_task_that_asked_them(finished:
         Look("theta_0", "domain", "validation", "o", 1, False, 1),
     ]
     write_json(tmp_path / "judged" / "looks.json", [to_json(one) for one in looks])
-    (told := state / "private" / ("s" * 16) / ("d" * 16)).mkdir(parents=True)
-    write_records(told / "replies.jsonl", [Reply("mine-1", "r", 20, False), Reply("mine-2", "r", 3, False)])
     file = finished.model_copy(update={"evaluate": finished.evaluate.model_validate({"judges": JUDGES})})
+    (told := state / "private" / ("s" * 16) / f"{'d' * 16}-{answering(file)[:16]}").mkdir(parents=True)
+    write_records(told / "replies.jsonl", [Reply("mine-1", "r", 20, False), Reply("mine-2", "r", 3, False)])
     publish(file, "judge-eval-1", "judge_eval", tmp_path / "judged", {})
     with open_cache(state / "private" / "llm-cache", books=state / "llm-cache") as cache:
         cache.put([Call("", "judge-b", "", "http://h", "{}", "{}", True, 40, 10, 1.0)])

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from iar.config import RunFile
 from iar.errors import TemporaryError, UserError
 from iar.methods.contamination import TrainingText
-from iar.records import ModelScores, read_records
+from iar.records import Look, ModelScores, Reply, read_records
 from iar.services import local_run
 from iar.services.decontamination import decontaminate, reject
 from iar.services.evaluations import general_evaluations
@@ -21,8 +22,9 @@ from iar.services.looks import read_looks
 from iar.services.registry import Registry
 from iar.services.reply_cache import FILE_NAME
 from iar.services.stage_keys import key_parts
+from iar.services.subjects import Subject
 from iar.services.suites import load_suites
-from iar.services.vault import withheld
+from iar.services.vault import open_vault, replies_told, set_digest, withheld
 from iar.services.workspace import Context, Workspace
 from iar.stages import judge_eval, locked_test
 from tests.examination import examination_run_file, write_questions
@@ -250,6 +252,39 @@ def test_each_model_scored_on_a_set_is_a_look_and_the_same_weights_are_none(
     assert tested[PICK, "mmlu"] == 4 and tested[PICK, "domain"] == 1 and tested["theta_IA", "domain"] == 4
 
 
+def test_another_engine_or_system_turn_asks_a_private_suite_anew(tmp_path: Path) -> None:
+    """The store is that of all runs: what one was answered with a persona is nothing that another may be scored by."""
+    settings = with_suites(examination_run_file(tmp_path / "suites"), suite(tmp_path))
+    items = load_suites(settings)["hidden"]
+    server = {"name": "s", "base_url": "http://127.0.0.1:1/v1", "model": "{model}"}
+    turned = RunFile.model_validate(settings.model_dump(mode="json") | {"model": {"system_turn": "You are a pirate."}})
+    asked: list[str] = []
+
+    def engine_of(name: str) -> Any:
+        class Scripted:
+            def generate(self, wanted: Any) -> Iterator[Reply]:
+                asked.append(name)
+                yield from (Reply(one.id, name, 1, False) for one in wanted)
+
+        return Scripted
+
+    def told(run: RunFile, name: str) -> str:
+        vault = open_vault(run, tmp_path / "state", items)
+        assert vault
+        subject = Subject("m", tmp_path / "none", "f" * 64)
+        replies, _ = replace(vault, open_engine=None).examine(subject, items, [], engine_of(name))
+        return replies[items[0].id].text
+
+    assert [told(settings, "plain"), told(turned, "turned"), told(settings, "again")] == ["plain", "turned", "plain"]
+    assert told(with_suites(settings, *settings.evaluate.suites, engine=server), "served") == "served"
+    seeded = RunFile.model_validate(settings.model_dump(mode="json") | {"run": {"name": "t", "seed": 9}})
+    assert told(seeded, "seeded") == "plain"
+    assert asked == ["plain", "turned", "served"]
+    look = Look("m", "hidden", "validation", set_digest(items), len(items), True, 1)
+    kept = replies_told(turned, tmp_path / "state", look, "f" * 64)
+    assert [one.text for one in kept] == ["turned"] * len(items)
+
+
 def test_a_pick_is_held_against_the_one_before_it(run_file: RunFile, inputs: dict[str, Path], tmp_path: Path) -> None:
     from iar.records import ItemScore, Lineage, Selection, from_json
     from iar.services.non_regression import compare, models_before
@@ -285,5 +320,17 @@ def test_a_pick_is_held_against_the_one_before_it(run_file: RunFile, inputs: dic
     third, _ = pick(3, 6)
     assert "promoted to iar-demo@champion" in third.against and third.points == 0 and not third.regressed
     assert [one.weights[0] for one in models_before(registry, settings, "9" * 64)][:2] == ["1", "3"]
+    # What was answered with another system turn, or graded by another panel, is no measure.
+    plain, settings = (
+        settings,
+        RunFile.model_validate(settings.model_dump(mode="json") | {"model": {"system_turn": "Be brief."}}),
+    )
+    turned, _ = pick(4, 3)
+    assert turned.against.startswith("theta_0 (no earlier pick") and not turned.regressed
+    settings = with_suites(plain, suite(tmp_path / "own", verifier="judge", non_regression=True))
+    items = load_suites(settings)
+    assert pick(5, 6)[0].against.startswith("theta_0")
+    settings = with_suites(settings, *settings.evaluate.suites, judges=list(reversed(settings.evaluate.judges)))
+    assert pick(6, 0)[0].against.startswith("theta_0")
     assert from_json(type(third), vars(third)) == third
     registry.close()

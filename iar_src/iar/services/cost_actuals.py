@@ -55,7 +55,7 @@ def _actuals(run_file: RunFile) -> Iterator[tuple[str, Actual]]:
     for marker, manifest in zip(markers, manifests, strict=True):
         ref = Ref.parse(marker["ref"])
         trained = (ref.path / STEPS).is_file()
-        tokens = trained_tokens(ref.path).tokens if trained else _generated(ref.path, state)
+        tokens = trained_tokens(ref.path).tokens if trained else _generated(ref.path, run_file, state)
         gpus = platform.processes if trained else int(manifest.stage in ON_ONE_GPU)
         hours = manifest.seconds * gpus / 3600 if on_gpus else None
         teaching = [one for one in manifests if one.stage in TEACH] if manifest.stage == "qa_build" else [manifest]
@@ -68,7 +68,7 @@ def _tasks(run_file: RunFile) -> Path:
     return Workspace.of(run_file).run(run_file.run_id) / "tasks"
 
 
-def _generated(artifact: Path, state: Path) -> int:
+def _generated(artifact: Path, run_file: RunFile, state: Path) -> int:
     """Return the tokens of all replies that a task generated itself, of those to private suites as far as known."""
     unshared = [path for path in (artifact / REPLIES, *artifact.glob(f"{DIAGNOSTICS}/*/{REPLIES}")) if path.is_file()]
     total = sum(reply.tokens for path in unshared for reply in read_records(path, Reply))
@@ -78,12 +78,12 @@ def _generated(artifact: Path, state: Path) -> int:
         suite_of = {item.item_id: item.suite for item in read_records(folder / ITEMS, ItemScore)}
         replies = read_records(folder / REPLIES, Reply)
         total += sum(reply.tokens for reply in replies if suite_of.get(reply.item_id) not in taken_over)
-    return total + sum(reply.tokens for reply in _told(artifact, state))
+    return total + sum(reply.tokens for reply in _told(artifact, run_file, state))
 
 
-def _told(artifact: Path, state: Path) -> Iterator[Reply]:
+def _told(artifact: Path, run_file: RunFile, state: Path) -> Iterator[Reply]:
     """Yield the replies to private suites, which are the same on validation and test: generated for the first."""
     for look in read_looks([artifact]):
         if look.private and look.split == "validation":
             weights = read_json(artifact / look.model / SCORES).get("checkpoint_digest", "")
-            yield from replies_told(state, look, weights)
+            yield from replies_told(run_file, state, look, weights)

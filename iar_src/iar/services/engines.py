@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from iar.config import EngineServer, RunFile
+from iar.methods.digest import digest_json
 from iar.records import EvalItem, Reply
 from iar.services.subjects import Subject
 
@@ -24,6 +25,16 @@ class ReplyEngine(Protocol):
 
 
 OpenEngine = Callable[[Subject], ReplyEngine]
+
+
+def answering(run_file: RunFile) -> str:
+    """Return the digest of what in a run file decides what the same weights reply to the same items.
+
+    The seed does where a server samples: all else is greedy.
+    """
+    engine, told = run_file.evaluate.engine, run_file.deciding()["evaluate"]["engine"]
+    samples = isinstance(engine, EngineServer) and engine.temperature > 0
+    return digest_json([told, run_file.model.system_turn, run_file.run.seed if samples else None])
 
 
 def engine_opener(run_file: RunFile, cache_folder: Path, books: Path | None = None) -> OpenEngine:

@@ -1,6 +1,7 @@
 """Non-regression sets: each pick beside the model before it, on questions that a new version must not unlearn.
 
-STATE/non-regression/<digest of the items>/<digest of the weights>.jsonl    item scores of every pick, ids and numbers
+STATE/non-regression/<digest of items, engine and verifier>/<digest of the weights>.jsonl
+    item scores of every pick, ids and numbers
 """
 
 import json
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iar.config import RunFile
+from iar.methods.digest import digest_json
 from iar.methods.paired import paired
 from iar.records import (
     EvalItem,
@@ -22,7 +24,9 @@ from iar.records import (
     write_json,
     write_records,
 )
+from iar.services.engines import answering
 from iar.services.registry import PROMOTE, ROLLBACK, Registry
+from iar.services.suite_verifiers import grader_versions
 from iar.services.user_suites import read_suite
 from iar.services.vault import DIGITS, set_digest
 from iar.services.workspace import REGRESSIONS
@@ -74,19 +78,19 @@ def compare(
     state: Path,
     registry: Registry,
 ) -> list[Regression]:
-    """Return the pick on each non-regression set beside the newest model before it that was scored on the same set.
+    """Return the pick on each non-regression set beside the newest model before it that was scored on it likewise.
 
-    That is theta_0 where there is none. `scores`: item scores by model, of the pick and of theta_0. Keeps those of the
-    pick for the next one.
+    Likewise is: by the same engine and the same verifier, for a stricter judge is no worse model. That is theta_0 where
+    there is none. `scores`: item scores by model, of the pick and of theta_0. Keeps those of the pick for the next one.
     """
     found = []
     for suite in non_regression_suites(run_file):
         digest = set_digest(suites[suite])
         ours = [one for one in scores[selection.pick] if one.suite == suite]
-        place = state / FOLDER / digest[:DIGITS]
+        place = state / FOLDER / digest_json([digest, *_measure(run_file, suites[suite][0], state)])[:DIGITS]
         earlier = [one for one in models_before(registry, run_file, selection.candidate_digest) if _kept(place, one)]
         theirs = [one for one in scores[BASE] if one.suite == suite]
-        against, weights = f"{BASE} (no earlier pick was scored on this set)", ""
+        against, weights = f"{BASE} (no earlier pick was scored on this set by this engine and verifier)", ""
         if earlier:
             against, weights = earlier[0].name, earlier[0].weights
             theirs = list(read_records(_file(place, weights), ItemScore))
@@ -97,6 +101,11 @@ def compare(
             Regression(suite, digest, selection.pick, against, weights, one.points, one.low, one.high, one.items)
         )
     return found
+
+
+def _measure(run_file: RunFile, item: EvalItem, state: Path) -> tuple[str, list[str]]:
+    """Return how the replies to a suite are made, and the versions of what grades them."""
+    return answering(run_file), grader_versions(run_file, item.reference["verifier"], state)
 
 
 def _file(place: Path, weights: str) -> Path:

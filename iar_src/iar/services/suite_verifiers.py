@@ -13,6 +13,7 @@ from iar.methods.mmlu import LETTERS
 from iar.methods.suite_grading import JUDGE, VERSIONS, grade_reply
 from iar.methods.verification import objection
 from iar.records import EvalItem, VerifierAudit, to_json
+from iar.services.judges import open_judges
 from iar.services.user_suites import SuiteFile, read_suite
 from iar.services.verifiers import QUESTIONS_PER_KIND, attack_results, posed, read_audits
 
@@ -48,6 +49,18 @@ def verifier_of(suite: str, verifier: str) -> str:
     return f"{verifier} of {suite}"
 
 
+def grader_versions(run_file: RunFile, verifier: str, state: Path) -> list[str]:
+    """Return the version of what grades a user's suite: of its rule, pattern or choice, or of each judge by name."""
+    if verifier != JUDGE:
+        return [_version(verifier)]
+    return [f"{judge.name} {judge.version}" for judge in open_judges(run_file, state / "llm-cache")]
+
+
+def _version(verifier: str) -> str:
+    rule = RULES.get(verifier)
+    return rule.version if rule else VERSIONS[verifier]
+
+
 def _own(run_file: RunFile) -> Iterator[SuiteFile]:
     suites = (read_suite(Path(place)) for place in run_file.evaluate.suites)
     return (suite for suite in suites if suite.verifier != JUDGE)
@@ -62,8 +75,7 @@ def _audit(suite: SuiteFile, items: Sequence[EvalItem], seed: int) -> VerifierAu
     chosen = random.Random(seed).sample(list(items), min(QUESTIONS_PER_KIND, len(items)))
     attacks = list(attack([_posed(item) for item in chosen], seed))
     scores = (grade_reply(chosen[one.place].prompt, chosen[one.place].reference, one.text)[0] for one in attacks)
-    rule = RULES.get(suite.verifier)
-    version = rule.version if rule else VERSIONS[suite.verifier]
+    version = _version(suite.verifier)
     return VerifierAudit(
         verifier_of(suite.name, suite.verifier), version, _digest(chosen, attacks), attack_results(attacks, scores), ()
     )

@@ -1,7 +1,7 @@
 """The private store: what may not stand in an artifact, which others read: texts of private suites, and the replies.
 
-STATE/private/<digest of the items>/<digest of the weights>/    replies.jsonl, votes.parquet, items.jsonl
-              llm-cache/                                        what servers were asked about them, and said
+STATE/private/<digest of the items>/<of the weights>-<of how they answer>/    replies.jsonl, votes.parquet
+              llm-cache/                                                      what servers were asked, and said
 
 For this user alone (mode 0700), and uploaded nowhere. Out of it come scores, counts and digests; what its calls cost
 stands in the books of the state folder's own cache, so that a ceiling holds for both.
@@ -16,7 +16,7 @@ from iar.config import EngineServer, RunFile
 from iar.errors import IarError
 from iar.methods.digest import digest_json
 from iar.records import EvalItem, Look, Reply, read_records, to_json
-from iar.services.engines import OpenEngine, ReplyEngine, engine_opener
+from iar.services.engines import OpenEngine, ReplyEngine, answering, engine_opener
 from iar.services.judges import Judge, Judged, open_judges, vote, write_votes
 from iar.services.replies import complete_replies
 from iar.services.subjects import Subject
@@ -35,16 +35,18 @@ def set_digest(items: Sequence[EvalItem]) -> str:
 class Vault:
     """The private store of a state folder, with judges and a server's replies in a cache of its own.
 
-    `open_engine` is None where the engine keeps nothing, so that the one of the public suites answers.
+    `answering` is the digest of how models answer. `open_engine` is None where the engine keeps nothing, so that
+    the one of the public suites answers.
     """
 
     folder: Path
+    answering: str
     judges: Sequence[Judge]
     open_engine: OpenEngine | None
 
     def place(self, items: Sequence[EvalItem], subject: Subject) -> Path:
         """Return the folder of one model's replies to one set, made where it is missing."""
-        place = self.folder / set_digest(items)[:DIGITS] / subject.digest[:DIGITS]
+        place = _place(self.folder, set_digest(items), subject.digest, self.answering)
         place.mkdir(parents=True, exist_ok=True)
         return place
 
@@ -62,14 +64,18 @@ class Vault:
         """
         place = self.place(items, subject)
 
-        def answering() -> ReplyEngine:
+        def opened() -> ReplyEngine:
             return self.open_engine(subject) if self.open_engine else engine()
 
         with withheld(items[0].suite):
-            replies = complete_replies(place / _REPLIES, items, answering, (), on_progress)
+            replies = complete_replies(place / _REPLIES, items, opened, (), on_progress)
             verdicts = vote(subject.model, judged, replies, self.judges)
         write_votes(place / _VOTES, verdicts.votes)
         return replies, verdicts.settled
+
+
+def _place(private: Path, items: str, weights: str, answering: str) -> Path:
+    return private / items[:DIGITS] / f"{weights[:DIGITS]}-{answering[:DIGITS]}"
 
 
 @contextmanager
@@ -93,10 +99,10 @@ def open_vault(run_file: RunFile, state: Path, items: Iterable[EvalItem]) -> Vau
     folder.chmod(0o700)
     cache, books = folder / "llm-cache", state / "llm-cache"
     opener = engine_opener(run_file, cache, books) if isinstance(run_file.evaluate.engine, EngineServer) else None
-    return Vault(folder, open_judges(run_file, cache, books), opener)
+    return Vault(folder, answering(run_file), open_judges(run_file, cache, books), opener)
 
 
-def replies_told(state: Path, look: Look, weights: str) -> list[Reply]:
+def replies_told(run_file: RunFile, state: Path, look: Look, weights: str) -> list[Reply]:
     """Return what a model of these weights answered to the private set of a look; none where the store is gone."""
-    path = state / PRIVATE / look.set_digest[:DIGITS] / weights[:DIGITS] / _REPLIES
+    path = _place(state / PRIVATE, look.set_digest, weights, answering(run_file)) / _REPLIES
     return list(read_records(path, Reply)) if path.is_file() else []
