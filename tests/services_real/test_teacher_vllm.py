@@ -83,7 +83,7 @@ def test_a_build_ends_with_the_servers_own_totals_and_a_second_one_buys_nothing(
     spent = ChatClient(endpoint(vllm), tmp_path).spent()
     assert (spent.prompt_tokens, spent.completion_tokens) == (after[0] - before[0], after[1] - before[1])
     assert spent.calls >= len(chunks) + len(documents)
-    assert [skeleton.document_id for skeleton in built.skeletons] == [document.id for document in documents]
+    assert [one.document_id for one in built.rewrite_inputs] == [document.id for document in documents]
     assert all(step.in_ == step.kept + sum(step.dropped.values()) for step in built.funnel)
     assert LlmTeacher(endpoint(vllm), tmp_path).build(documents, chunks, 1, 0) == built
     assert counted(vllm) == after

@@ -89,8 +89,9 @@ def layer_facts(candidate: str, sums: Mapping[str, Sums]) -> list[LayerFacts]:
     """Return the facts of each block in order, then of each kind of tensor by name; `sums` are by tensor name."""
     blocks: dict[str, Sums] = {}
     kinds: dict[str, Sums] = {}
-    for name, own in sorted(sums.items(), key=lambda item: (tensor_place(item[0]).block or -1, item[0])):
-        place = tensor_place(name)
+    placed = [(tensor_place(name), name) for name in sums]
+    for place, name in sorted(placed, key=lambda one: (-1 if one[0].block is None else one[0].block, one[1])):
+        own = sums[name]
         block = "outside" if place.block is None else str(place.block)
         blocks[block] = blocks.get(block, Sums()) + own
         kinds[place.kind] = kinds.get(place.kind, Sums()) + own
