@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from iar.errors import PermanentError, TemporaryError
+from iar.errors import PermanentError, TemporaryError, UserError
 from iar.records import (
     EvalItem,
     ItemScore,
@@ -154,6 +154,22 @@ def test_no_score_at_all_is_a_failure_not_a_zero(
     )
     with pytest.raises(TemporaryError, match=r"domain: no reply of vanilla got two valid votes of 2; .* run again"):
         score_model(SUBJECT, examination, tmp_path / "m")
+    assert not (tmp_path / "m" / "scores.json").exists()
+
+
+def test_patterns_without_end_are_the_suites_fault_not_the_judges(examination: Examination, tmp_path: Path) -> None:
+    reference = {"verifier": "regex", "pattern": "(a|aa)+$"}
+    items = [EvalItem("own-1", "own", "Say a.", 99, reference)]
+    suites = {**examination.suites, "own": items}
+
+    class Repeating(ScriptedEngine):
+        def generate(self, items: Sequence[EvalItem]) -> Iterator[Reply]:
+            for item in items:
+                yield Reply(item.id, ANSWERS.get(item.id, "a" * 60 + "b"), 4, False)
+
+    asked = replace(examination, suites=suites, open_engine=lambda _: Repeating())
+    with pytest.raises(UserError, match=r"own: the patterns of all 1 items took over 1 s on the replies of van"):
+        score_model(SUBJECT, asked, tmp_path / "m")
     assert not (tmp_path / "m" / "scores.json").exists()
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from statistics import fmean
 
 from iar.config import RunFile
-from iar.errors import PermanentError, TemporaryError
+from iar.errors import PermanentError, TemporaryError, UserError
 from iar.methods.bootstrap import mean_interval, mean_of_means_interval
 from iar.methods.ifeval import check_reply
 from iar.methods.mmlu import find_letter
-from iar.methods.suite_grading import UNPARSED
+from iar.methods.suite_grading import PATTERN_SECONDS, TOO_SLOW, UNPARSED
 from iar.records import (
     BitsPerByte,
     EvalItem,
@@ -136,7 +136,7 @@ def score_model(
 ) -> ModelScores:
     """Examine one model and return its scores; files go to `folder`, work found there is not repeated.
 
-    Raises TemporaryError where no reply of a suite got a score.
+    Raises TemporaryError where no reply of a suite got a score, UserError where the patterns of a suite ask too much.
     """
     if (folder / SCORES).is_file():
         return read_scores(folder, subject)
@@ -225,6 +225,11 @@ def _model_scores(
 
 def _points(suite: str, scores: Sequence[ItemScore]) -> list[float]:
     points = [100 * item.score for item in scores if item.score is not None]
+    if not points and all(item.note == TOO_SLOW for item in scores):
+        raise UserError(
+            f"{suite}: the patterns of all {len(scores)} items took over {PATTERN_SECONDS:g} s on the replies of "
+            f"{scores[0].model}; write patterns that do not backtrack"
+        )
     if not points:
         raise TemporaryError(
             f"{suite}: no reply of {scores[0].model} got two valid votes of {len(scores)}; look at the errors in "
