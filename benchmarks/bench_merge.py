@@ -19,13 +19,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 from iar.config import ModelSection, RecoverSection
 from iar.methods.merge_grid import Recipe, grid
 from iar.records import write_json
+from iar.services.direct_file import DirectFile
 from iar.services.merge_mergekit import configuration
 from iar.services.merge_stream import MergeSettings, merge_candidates
 from iar.services.models import resolve_base
@@ -264,7 +265,7 @@ def forget(*folders: Path) -> None:
 
 def copy_bound(base: Path, folder: Path, read: int, written: int) -> float:
     """Return the seconds it takes to read `read` bytes of a checkpoint and to write `written` bytes, by the rates of
-    reading the checkpoint once and writing it twice, to the disk."""
+    reading the checkpoint once and writing it twice, around the page cache."""
     forget(base)
     data, count = bytearray(COPY_BYTES), 0
     started = time.perf_counter()
@@ -273,9 +274,9 @@ def copy_bound(base: Path, folder: Path, read: int, written: int) -> float:
             while size := file.readinto(data):
                 count += size
     reading = (time.perf_counter() - started) / max(1, count)
-    started, target = time.perf_counter(), folder / "copy"
-    with target.open("wb", buffering=0) as file:
-        for _ in range(max(1, 2 * count // COPY_BYTES)):
+    started, target, times = time.perf_counter(), folder / "copy", max(1, 2 * count // COPY_BYTES)
+    with closing(DirectFile(target, times * COPY_BYTES)) as file:
+        for _ in range(times):
             file.write(data)
     os.sync()
     writing = (time.perf_counter() - started) / target.stat().st_size

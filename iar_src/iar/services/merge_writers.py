@@ -1,18 +1,17 @@
 """A candidate's folder while it is written: aside, its record last, under its final name in one step."""
 
 import hashlib
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 from iar.errors import UserError
 from iar.methods.merge_facts import Sums, layer_facts, total
 from iar.methods.merge_grid import Recipe
 from iar.records import Candidate, write_json, write_records
 from iar.services.checkpoints import INDEX_NAME, TensorInfo, safetensors_header, shard_index
+from iar.services.direct_file import DirectFile
 
 COPIED_FILES = (
     "config.json",
@@ -43,7 +42,7 @@ class CandidateWriter:
         self.folder.mkdir()
         self.sha256 = hashlib.sha256()
         self._waiting = list(self.shards.items())
-        self._file: BinaryIO | None = None
+        self._file: DirectFile | None = None
         self._left = 0
 
     def append(self, data: "bytes | memoryview") -> None:
@@ -70,10 +69,8 @@ class CandidateWriter:
     def _next_file(self) -> None:
         self.close()
         name, tensors = self._waiting.pop(0)
-        self._file = (self.folder / name).open("wb")
         header, self._left = safetensors_header(tensors), sum(tensor.bytes for tensor in tensors)
-        if hasattr(os, "posix_fallocate"):  # files that grow side by side would lie in pieces
-            os.posix_fallocate(self._file.fileno(), 0, len(header) + self._left)
+        self._file = DirectFile(self.folder / name, len(header) + self._left)
         self._put(header)
 
     def _put(self, data: "bytes | memoryview") -> None:
